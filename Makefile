@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: MIT
+#
+# Builds build/libfastckpt.so (what a job preloads) and build/fastckpt (engine and command), and runs what checks them.
+# There is nothing to install: the two files work from wherever they lie side by side.
+#
+#   make                  both files                      make unit        unit tests only
+#   make check [T=word]   everything, or tests with word  make tidy        rules of style and structure
+#   make check-asan       with sanitizers (build-asan)    make bench       build/bench.json
+#   make check-long       hours: KILLS= CUTS= SEED=       make demo        a save with and without, side by side
+#   make BREAK=n ...      a canary, in build-break-n
+
+CC      ?= gcc
+CXX     ?= g++
+BREAK   ?=
+ASAN    ?=
+T       ?=
+URING   ?= /usr/lib/$(shell $(CC) -print-multiarch)/liburing.a
+B       := build$(if $(ASAN),-asan)$(if $(BREAK),-break-$(BREAK))
+
+CFLAGS  ?= -O2 -g
+CANARY  := $(if $(BREAK),-DFASTCKPT_BREAK=$(BREAK))
+FLAGS   := -std=gnu11 $(CFLAGS) -Wall -Wextra -Werror -D_GNU_SOURCE -MMD -MP -I. $(CANARY)
+comma   := ,
+SAN     := $(if $(ASAN),-fsanitize=address$(comma)undefined -fno-omit-frame-pointer -fno-sanitize-recover=undefined)
+
+# The core modules that the preloaded library needs. The rest of core is the engine's.
+SHIM_CORE := log os config path protocol runtime staging
+# Modules of the shim without hooks or process state: unit tests may link them.
+SHIM_PURE := policy fdtable
+
+CORE_SRC  := $(wildcard core/*.c)
+SHIM_SRC  := $(wildcard shim/*.c)
+CORE_OBJ  := $(CORE_SRC:%.c=$(B)/obj/%.o)
+SHIM_OBJ  := $(SHIM_SRC:%.c=$(B)/pic/%.o) $(patsubst %,$(B)/pic/core/%.o,$(SHIM_CORE))
+PURE_OBJ  := $(patsubst %.c,$(B)/obj/%.o,$(wildcard $(SHIM_PURE:%=shim/%.c)))
+EXPORTS   := $(wildcard shim/exports.map)
+
+LIB     := $(if $(SHIM_SRC),$(B)/libfastckpt.so)
+BIN     := $(if $(wildcard core/main.c),$(B)/fastckpt)
+VICTIMS := $(patsubst tests/victims/%.c,$(B)/victims/%,$(wildcard tests/victims/*.c)) \
+           $(patsubst tests/victims/%.cc,$(B)/victims/%,$(wildcard tests/victims/*.cc))
+UNIT    := $(patsubst tests/unit/%.c,$(B)/unit/%,$(wildcard tests/unit/test_*.c))
+
+.PHONY: all built tests check check-asan check-long demo bench tidy unit clean FORCE
+.DELETE_ON_ERROR:
+.SECONDARY:
+
+all:
+	@scripts/setup build
+	@$(MAKE) --no-print-directory built
+
+built: $(LIB) $(BIN)
+
+tests: built $(VICTIMS) $(UNIT)
+
+check:
+	@scripts/setup build check
+	@$(MAKE) --no-print-directory tests
+	tests/run --build $(B) $(T)
+
+check-asan:
+	@scripts/setup build check
+	@$(MAKE) --no-print-directory ASAN=1 tests
+	ASAN_OPTIONS=detect_leaks=0:$$ASAN_OPTIONS tests/run --build build-asan $(T)
+
+check-long:
+	@scripts/setup build check
+	@$(MAKE) --no-print-directory tests
+	KILLS=$(KILLS) CUTS=$(CUTS) SEED=$(SEED) tests/run --build $(B) --long $(T)
+
+demo:
+	@scripts/setup build demo
+	@$(MAKE) --no-print-directory built
+	scripts/demo $(B)
+
+bench:
+	@scripts/setup build bench
+	@$(MAKE) --no-print-directory built
+	scripts/bench $(B)
+
+tidy:
+	scripts/tidy $(B)
+
+unit:
+	@$(MAKE) --no-print-directory $(UNIT)
+	tests/run --build $(B) --unit $(T)
+
+clean:
+	rm -rf build build-asan build-break-*
+
+# Everything is rebuilt when the flags change.
+$(B)/flags: FORCE
+	@mkdir -p $(B)
+	@echo '$(CC) $(CXX) $(FLAGS) $(SAN)' | cmp -s - $@ || echo '$(CC) $(CXX) $(FLAGS) $(SAN)' > $@
+
+$(B)/obj/%.o: %.c $(B)/flags
+	@mkdir -p $(@D)
+	$(CC) $(FLAGS) $(SAN) -c $< -o $@
+
+# The library runs inside other people's programs: never with a sanitizer's runtime.
+$(B)/pic/%.o: %.c $(B)/flags
+	@mkdir -p $(@D)
+	$(CC) $(FLAGS) -fPIC -fvisibility=hidden -c $< -o $@
+
+$(B)/libfastckpt.so: $(SHIM_OBJ) $(EXPORTS)
+	$(CC) $(CFLAGS) -shared -Wl,--no-undefined -Wl,-z,defs -Wl,-z,relro -Wl,-z,now -Wl,-soname,libfastckpt.so \
+	    $(EXPORTS:%=-Wl,--version-script=%) $(SHIM_OBJ) -o $@
+
+$(B)/fastckpt: $(CORE_OBJ)
+	$(CC) $(CFLAGS) $(SAN) $(CORE_OBJ) $(URING) -pthread -o $@
+
+# An archive, so that a test pulls in only what it uses.
+$(B)/core.a: $(filter-out $(B)/obj/core/main.o,$(CORE_OBJ)) $(PURE_OBJ)
+	@rm -f $@
+	ar rcs $@ $^
+
+$(B)/unit/%: tests/unit/%.c $(B)/core.a $(B)/flags
+	@mkdir -p $(@D)
+	$(CC) $(FLAGS) $(SAN) -MF $@.d $< $(B)/core.a $(URING) -lcriterion -pthread -o $@
+
+# Victims are ordinary programs: nobody's flags but theirs.
+$(B)/victims/%: tests/victims/%.c $(B)/flags
+	@mkdir -p $(@D)
+	$(CC) -std=gnu11 -O2 -g -Wall -Wextra -D_GNU_SOURCE -MMD -MP -MF $@.d $< -pthread -o $@
+
+$(B)/victims/%: tests/victims/%.cc $(B)/flags
+	@mkdir -p $(@D)
+	$(CXX) -O2 -g -Wall -Wextra -MMD -MP -MF $@.d $< -pthread -o $@
+
+-include $(CORE_OBJ:.o=.d) $(SHIM_OBJ:.o=.d) $(PURE_OBJ:.o=.d) $(UNIT:=.d) $(VICTIMS:=.d)
