@@ -1,0 +1,211 @@
+// SPDX-License-Identifier: MIT
+//
+// config: the table of FASTCKPT_* variables, from which the parser, the defaults and --help are made. What a setting
+// leads to is not decided here, and no other file reads the environment for settings.
+
+#include "config.h"
+
+#include "log.h"
+#include "os.h"
+#include "path.h"
+#include "util.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <string.h>
+#include <unistd.h>
+
+#define PREFIX "FASTCKPT_"
+
+// name, field of struct config, values, default, help. `values` says how a value is read: words with '|' between them
+// are numbered from 0 (the enums of config.h), the others are kinds of their own (parse_value).
+#define TABLE(ROW)                                                                                                     \
+    ROW(PATHS, paths, "patterns", "",                                                                                  \
+        "Files to capture: globs over absolute paths, colon-separated. '*' crosses '/', a pattern without '/' "        \
+        "matches the last component, '!' in front excludes. Recommended: a directory, as in '/ckpt/*'.")               \
+    ROW(STAGING, staging, "size", "0",                                                                                 \
+        "Memory for bytes on their way to the disk, for all processes of a job on a node. Takes K, M, G, T. "          \
+        "0: a quarter of the available memory.")                                                                       \
+    ROW(FSYNC, fsync, "wait|defer", "wait",                                                                            \
+        "What fsync does on a captured file. wait: returns when the bytes are durable. defer: returns at once; "       \
+        "names still change in order, each when its bytes are durable.")                                               \
+    ROW(EXIT, exit, "wait|leave", "wait",                                                                              \
+        "What a process does when it ends. wait: until its files are durable. leave: goes at once.")                   \
+    ROW(IO, io, "auto|uring|threads", "auto", "How the engine writes. auto: io_uring, or else threads.")               \
+    ROW(DIRECT, direct, "auto|off", "auto", "Direct I/O. auto: where the file system is known to do it well.")         \
+    ROW(LOG, log, "error|info|debug", "info", "How much is printed on stderr and in the engine's log.")                \
+    ROW(REPORT, report, "0|1", "0", "1: each process prints a summary of its saves at its end.")                       \
+    ROW(ASYNC_SHARED, async_shared, "0|1", "0",                                                                        \
+        "1: staging goes on for files that other processes may hold open as well.")                                    \
+    ROW(RUNTIME_DIR, runtime_dir, "directory", "",                                                                     \
+        "Where socket, lock and log of the engine are. Default: /tmp/fastckpt-UID, else /dev/shm/fastckpt-UID.")       \
+    ROW(ENGINE, engine, "file", "", "Path of the fastckpt program. Default: beside the library.")                      \
+    ROW(DISABLE, disable, "0|1", "0", "1: the library does nothing.")
+
+#define PUBLIC_ROW(NAME, field, values, def, help) {#NAME, values, def, help},
+const struct config_var config_vars[] = {TABLE(PUBLIC_ROW)};
+const size_t config_vars_count = ARRAY_LEN(config_vars);
+
+struct field {
+    size_t offset;
+    size_t size;
+};
+#define FIELD_ROW(NAME, field, values, def, help) {offsetof(struct config, field), sizeof(((struct config *)0)->field)},
+static const struct field fields[] = {TABLE(FIELD_ROW)};
+_Static_assert(ARRAY_LEN(fields) == ARRAY_LEN(config_vars), "one field a variable");
+
+// The place of `value` among words with '|' between them, or -1.
+static int word_index(const char *words, const char *value) {
+    size_t len = strlen(value);
+    for (int i = 0;; i++) {
+        size_t n = strcspn(words, "|");
+        if (n == len && memcmp(words, value, n) == 0) {
+            return i;
+        }
+        if (words[n] == '\0') {
+            return -1;
+        }
+        words += n + 1;
+    }
+}
+
+static int parse_size(const char *s, uint64_t *ret) {
+    uint64_t v = 0;
+    const char *p = s;
+    for (; *p >= '0' && *p <= '9'; p++) {
+        if (__builtin_mul_overflow(v, 10, &v) || __builtin_add_overflow(v, (uint64_t)(*p - '0'), &v)) {
+            return -ERANGE;
+        }
+    }
+    if (p == s) {
+        return -EINVAL;
+    }
+    static const char units[] = "kKmMgGtT";
+    const char *unit = *p ? strchr(units, *p) : NULL;
+    if (unit) {
+        unsigned shift = 10 * (unsigned)((unit - units) / 2 + 1);
+        if (v > UINT64_MAX >> shift) {
+            return -ERANGE;
+        }
+        v <<= shift;
+        p++;
+    }
+    *ret = v;
+    return *p ? -EINVAL : 0;
+}
+
+static int bad(const struct config_var *var, const char *value, const char *must, char *why, size_t cap) {
+    log_format(why, cap, PREFIX "%s must be %s, not '%s'", var->name, must, value);
+    return -EINVAL;
+}
+
+static int parse_text(const struct config_var *var, const char *value, char *to, size_t size, char *why, size_t cap) {
+    if (strlen(value) >= size) {
+        log_format(why, cap, PREFIX "%s is longer than %zu bytes", var->name, size - 1);
+        return -EINVAL;
+    }
+    if (strcmp(var->values, "patterns") == 0) {
+        char fault[256];
+        if (path_check_patterns(value, fault, sizeof fault) < 0) {
+            log_format(why, cap, PREFIX "%s: %s", var->name, fault);
+            return -EINVAL;
+        }
+    } else if (*value && *value != '/') {
+        return bad(var, value, "an absolute path", why, cap);
+    }
+    memcpy(to, value, strlen(value) + 1);
+    return 0;
+}
+
+static int parse_value(struct config *c, size_t row, const char *value, char *why, size_t cap) {
+    const struct config_var *var = &config_vars[row];
+    char *to = (char *)c + fields[row].offset;
+    if (strchr(var->values, '|')) {
+        int index = word_index(var->values, value);
+        if (index < 0) {
+            return bad(var, value, var->values, why, cap);
+        }
+        assert(fields[row].size == sizeof index);
+        memcpy(to, &index, sizeof index);
+        return 0;
+    }
+    if (strcmp(var->values, "size") == 0) {
+        uint64_t size;
+        if (parse_size(value, &size) < 0) {
+            return bad(var, value, "a size such as 800M or 4G", why, cap);
+        }
+        assert(fields[row].size == sizeof size);
+        memcpy(to, &size, sizeof size);
+        return 0;
+    }
+    return parse_text(var, value, to, fields[row].size, why, cap);
+}
+
+static void set_defaults(struct config *c) {
+    memset(c, 0, sizeof *c);
+    for (size_t i = 0; i < config_vars_count; i++) {
+        char why[128];
+        int err = parse_value(c, i, config_vars[i].def, why, sizeof why);
+        assert(err == 0);
+        (void)err;
+    }
+}
+
+// The value of FASTCKPT_`name`, the first one as for getenv; NULL if unset or empty.
+static const char *lookup(char *const envp[], const char *name) {
+    size_t n = strlen(name);
+    for (; envp && *envp; envp++) {
+        const char *e = *envp;
+        if (strncmp(e, PREFIX, strlen(PREFIX)) == 0 && strncmp(e + strlen(PREFIX), name, n) == 0 &&
+            e[strlen(PREFIX) + n] == '=') {
+            const char *value = e + strlen(PREFIX) + n + 1;
+            return *value ? value : NULL;
+        }
+    }
+    return NULL;
+}
+
+int config_load(struct config *c, char *const envp[], char *why, size_t cap) {
+    if (!envp) {
+        envp = environ;
+    }
+    set_defaults(c);
+    for (size_t i = 0; i < config_vars_count; i++) {
+        const char *value = lookup(envp, config_vars[i].name);
+        int err = value ? parse_value(c, i, value, why, cap) : 0;
+        if (err < 0) {
+            set_defaults(c);
+            c->disable = 1;
+            return err;
+        }
+    }
+    return 0;
+}
+
+// Writes `text` in lines of at most 76 bytes behind an indent of 4.
+static void write_wrapped(int fd, const char *text) {
+    while (*text) {
+        size_t n = strlen(text);
+        if (n > 76) {
+            for (n = 76; n > 0 && text[n] != ' '; n--) {
+            }
+            n = n ? n : strlen(text);
+        }
+        os_write(fd, "    ", 4);
+        os_write(fd, text, n);
+        os_write(fd, "\n", 1);
+        text += n;
+        text += *text == ' ';
+    }
+}
+
+void config_help(int fd) {
+    for (size_t i = 0; i < config_vars_count; i++) {
+        const struct config_var *v = &config_vars[i];
+        char head[160];
+        int n = log_format(head, sizeof head, "%s" PREFIX "%s=%s  (default: %s)\n", i ? "\n" : "", v->name, v->values,
+                           *v->def ? v->def : "none");
+        os_write(fd, head, min_u64((uint64_t)n, sizeof head - 1));
+        write_wrapped(fd, v->help);
+    }
+}

@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: MIT
+//
+// protocol: the messages between a client (the shim in a job, or the fastckpt command) and the engine. Layouts, limits,
+// checks of what arrives, and send/receive of one datagram with its descriptors. Knows nothing of what a message means.
+//
+// An entry is one SEQPACKET datagram: a struct msg, cut behind its body. Its number (tables.h) is its place in the
+// order of all clients and its identity: an engine that meets the number again after a restart only answers again.
+// Names travel as (directory descriptor, last component), never as paths. An answer repeats its question's number.
+//
+// Who sends descriptors, in this order:
+//   HELLO   question: pidfd of the sender.  answer: staging (read-write), numbers (read-write), tables (read-only)
+//   OPEN    question: the program's description (write-only is enough), its directory (O_PATH)
+//   LEND    question: the directory (O_PATH).  answer: the file (engine's own description or the program's)
+//   WAIT    question with WAIT_DIR: the directory (O_PATH)
+
+#ifndef FASTCKPT_PROTOCOL_H
+#define FASTCKPT_PROTOCOL_H
+
+#include <sys/types.h>
+#include <time.h>
+
+#include "tables.h"
+
+#define MSG_MAGIC   0x6b636631u // changes with every change of a layout: both files come from one build
+#define MSG_FDS_MAX 3
+#define EXTENTS_MAX 16
+
+enum msg_type {
+    MSG_NONE = 0,
+    MSG_HELLO,     // answered: who are we, where is the memory
+    MSG_OPEN,      // answered: a file is captured (or followed); until the answer it is native
+    MSG_BORROW,    // answered: chunks to fill; waits until there is at least one
+    MSG_RESERVE,   // answered: space up to an offset, or -ENOSPC, -EDQUOT
+    MSG_HAND_OVER, // a filled chunk
+    MSG_CLOSE,     // the program's last descriptor goes: to be published in the order of numbers
+    MSG_SETTLE,    // answered: everything handed over so far is in the kernel's file
+    MSG_SYNC,      // answered: the file's bytes are durable; with SYNC_PUBLISH its name too
+    MSG_DROP,      // answered: the name was deleted; the file is never published
+    MSG_WAIT,      // answered: everything closed before (of a scope) is durable
+    MSG_LEND,      // answered: the inode behind a captured or pending name
+    MSG_RETURN,    // chunks borrowed and not used
+    MSG_EXEC,      // the client's image is replaced: its open files are published when its process is gone
+    MSG_LEAVE,     // answered: the process ends; open files count as closed. Outermost client: when its tree is durable
+    MSG_CANCEL,    // the sender no longer waits for the entry with this number
+    MSG_FAILURES,  // answered: text of one failure of this client not yet fetched
+    MSG_STATUS,    // answered: struct status
+    MSG_TYPES
+};
+
+enum { OPEN_FOLLOWED = 1,      // native inode under its own name: sync it in order; else a shadow
+       OPEN_REPLACES = 2,      // the name held an older file when it was opened
+       OPEN_HIDDEN = 4,        // no O_TMPFILE here: the shadow has the hidden name `hidden` in the same directory
+};
+enum { CLOSE_SPAWNED = 1,      // this client started a process while the file was open: a stranger may hold it
+       CLOSE_TIMES = 2,        // the program set the times itself
+       CLOSE_ABORT = 4 };      // do not publish: the client met an error that it has reported to the program
+enum { SYNC_PUBLISH = 1 };     // publish now and go on natively (release)
+enum { LEND_SETTLE = 1 };      // content will be read: settle first
+enum wait_scope { WAIT_ALL, WAIT_DIR, WAIT_CLIENT };
+
+struct msg_hello {
+    uint32_t magic; // MSG_MAGIC
+    int32_t pid;    // of the sender, in its own pid namespace (the engine's too: the key holds the namespace)
+    uint32_t tool;  // 1: the fastckpt command: may ask STATUS and WAIT, owns no files
+    uint32_t client; // answer, and question of a further connection: the client's slot
+    uint64_t token;  // likewise: 0 asks for a new client
+    uint64_t staging_max; // answer: bytes of address space that the chunks may take
+};
+
+struct msg_open {
+    uint32_t flags;      // OPEN_*
+    uint32_t open_flags; // the program's
+    struct timespec dir_mtime; // of the directory before the shadow was made
+    char name[NAME_CAP];
+    char hidden[NAME_CAP]; // with OPEN_HIDDEN
+    char where[160];       // where the program opened it, for the line that reports a failure; may be empty
+};
+
+struct msg_chunks { // BORROW: n = how many are wanted (answer: given). RETURN: given back
+    uint32_t n;
+    uint32_t chunk[BORROW_MAX];
+};
+
+struct extent { // bytes of a chunk, offsets within it; sorted, disjoint, not touching
+    uint32_t off;
+    uint32_t len;
+};
+
+struct msg_hand_over {
+    uint32_t chunk; // the staging chunk
+    uint32_t n;     // extents used, 1 to EXTENTS_MAX
+    uint64_t index; // which chunk of the file
+    struct extent extent[EXTENTS_MAX];
+};
+
+struct msg_close {
+    uint32_t flags;   // CLOSE_*
+    uint32_t pad;
+    uint64_t size;    // end of the last byte that was staged (0: none): the file is at least this long
+    struct timespec atime, mtime; // to be the file's: of the last write, or as the program set them
+};
+
+struct msg_lend { // question: name, flags. Answer: the rest
+    uint32_t flags; // LEND_*
+    uint32_t state; // enum name_state
+    uint32_t client; // who captured it
+    uint32_t pad;
+    uint64_t size;  // as known to the engine: at least what is handed over
+    struct timespec mtime; // zero: the kernel's
+    char name[NAME_CAP];
+};
+
+struct status {
+    int32_t keeper_pid, engine_pid;
+    uint32_t clients, pending_files, failures, restarts;
+    uint64_t pending_bytes;   // closed and not yet published: bytes still in staging
+    uint64_t staging_bytes;   // resident
+    uint64_t staging_used;    // lent, handed over or in flight
+    uint64_t published_files;
+    uint64_t written_bytes;
+    char backend[16];         // "uring" or "threads"
+    char note[200];           // why a slower way was taken; may be empty
+};
+
+struct msg_leave {          // question: wait (0: do not). Answer: the rest
+    uint32_t wait;
+    uint32_t failures;
+    uint64_t durable_ns;    // from the first close of this client to the last publish of its files
+};
+
+struct msg {
+    uint32_t magic;
+    uint16_t type;   // enum msg_type
+    uint16_t scope;  // WAIT: enum wait_scope. SYNC: SYNC_*
+    uint64_t number;
+    uint64_t file;   // id of the file, 0 if none
+    uint32_t slot;   // its slot
+    int32_t result;  // answers: 0 or a negative errno
+    uint64_t value;  // RESERVE: offset wanted / reserved. CANCEL: the number. WAIT answer: what is left.
+                     // STATUS: failures read
+    union {
+        struct msg_hello hello;
+        struct msg_open open;
+        struct msg_chunks chunks;
+        struct msg_hand_over hand_over;
+        struct msg_close close;
+        struct msg_lend lend;
+        struct msg_leave leave;
+        struct status status;
+        char text[512]; // FAILURES
+    } u;
+};
+
+/** Bytes of a datagram of `type` (question or answer): the head and its body. */
+size_t msg_bytes(unsigned type);
+
+/** Checks a datagram of `len` bytes from a stranger: magic, type, exact length, terminated names of one component,
+ *  extents in order and in range. 0, or -EPROTO. Whether its numbers make sense for the sender, the engine checks. */
+int msg_check(const struct msg *m, size_t len);
+
+/** Sends `m` with `nfds` descriptors. `flags` as of sendmsg (MSG_NOSIGNAL is added). 0, or an error:
+ *  -EAGAIN (MSG_DONTWAIT), -EPIPE / -ECONNRESET (nobody there), -ETOOMANYREFS / -EMFILE (descriptors: back-pressure) */
+int msg_send(int sock, const struct msg *m, const int *fds, int nfds, int flags);
+
+/** Receives one datagram. Fills `fds` (close-on-exec only with MSG_CMSG_CLOEXEC in `flags`) and `*nfds`. Returns its
+ *  length, 0 at hang-up, or an error: -EMFILE (no room for its descriptors), -EPROTO (longer, or more descriptors, than
+ *  any message has). With MSG_PEEK the datagram stays; the descriptors are new ones each time. */
+ssize_t msg_recv(int sock, struct msg *m, int *fds, int *nfds, int flags);
+
+/** Removes the datagram that was peeked at, with its descriptors. */
+void msg_consume(int sock);
+
+#endif
