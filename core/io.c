@@ -1,0 +1,268 @@
+// SPDX-License-Identifier: MIT
+//
+// io: the choice of backend, the queue of each device and the table of real calls. Threads are always there: for jobs,
+// for buffered writes, and for what the ring hands back. No thread or ring is made here, and no policy.
+
+#include "io.h"
+
+#include "config.h"
+#include "io_inside.h"
+#include "log.h"
+#include "os.h"
+#include "util.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <stdlib.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+struct device {
+    unsigned in_flight;
+    struct io_req *head; // waiting, in order of submission
+    struct io_req *tail;
+};
+
+struct io {
+    int event_fd;
+    void *threads;
+    void *rings; // NULL: all writes go through threads
+    unsigned pending;
+    struct io_slots slots;
+    struct device devices[IO_DEVICES_MAX];
+};
+
+// ---- The real calls
+
+/** The name of an open file that works without privilege is the one in /proc; without /proc the kernel takes an empty
+ *  path from CAP_DAC_READ_SEARCH and, since Linux 6.10, from whoever opened the file. */
+static int call_link_fd(int fd, int dirfd, const char *name) {
+    char path[32];
+    log_format(path, sizeof path, "/proc/self/fd/%d", fd);
+    int ret = os_linkat(AT_FDCWD, path, dirfd, name, AT_SYMLINK_FOLLOW);
+    if (ret != -ENOENT && ret != -ENOTDIR) {
+        return ret;
+    }
+    // ENOENT may also mean that the directory is gone: then the second try says so too, in words of its own.
+    return os_linkat(fd, "", dirfd, name, AT_EMPTY_PATH) == 0 ? 0 : ret;
+}
+
+/** fsync of a directory that may be written but not read: any descriptor of the file system serves for syncfs, and who
+ *  may create names there may create an unnamed file. */
+static int sync_unreadable(int dirfd) {
+    int fd = os_openat(dirfd, ".", O_TMPFILE | O_WRONLY | O_CLOEXEC, 0600);
+    if (fd < 0) {
+        return -EACCES;
+    }
+    int ret = os_syncfs(fd);
+    os_close(fd);
+    return ret;
+}
+
+static int call_sync_dir(int dirfd) {
+    int fd = os_openat(dirfd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0);
+    if (fd == -EACCES) {
+        return sync_unreadable(dirfd);
+    }
+    if (fd < 0) {
+        return fd;
+    }
+    int ret = os_fsync(fd);
+    os_close(fd);
+    return ret == -EINVAL ? 0 : ret; // a file system that knows no fsync of directories has nothing more to offer
+}
+
+static int call_futimens(int fd, const struct timespec ts[2]) {
+    return os_utimensat(fd, NULL, ts, 0);
+}
+
+static int call_linkat(int olddir, const char *old, int newdir, const char *name) {
+    return os_linkat(olddir, old, newdir, name, 0);
+}
+
+static int call_renameat(int olddir, const char *old, int newdir, const char *name) {
+    return os_renameat2(olddir, old, newdir, name, 0);
+}
+
+static int call_unlinkat(int dirfd, const char *name) {
+    return os_unlinkat(dirfd, name, 0);
+}
+
+static int call_close(int fd) {
+    int ret = os_close(fd);
+    return ret == -EINTR ? 0 : ret; // Linux has released the number all the same
+}
+
+#define IO_CALLS_KERNEL                                                                                                \
+    {                                                                                                                  \
+        .pwrite_all = os_pwrite_all, .fsync = os_fsync, .fallocate = os_fallocate, .ftruncate = os_ftruncate,          \
+        .futimens = call_futimens, .link_fd = call_link_fd, .linkat = call_linkat, .renameat = call_renameat,          \
+        .unlinkat = call_unlinkat, .sync_dir = call_sync_dir, .close = call_close,                                     \
+    }
+
+const struct io_calls io_calls_kernel = IO_CALLS_KERNEL;
+struct io_calls io_calls = IO_CALLS_KERNEL;
+
+// ---- Opening and closing
+
+int io_open(struct io **ret, int want, char *why, size_t cap) {
+    assert(cap > 0);
+    why[0] = '\0';
+    struct io *io = calloc(1, sizeof *io);
+    if (!io) {
+        return -ENOMEM;
+    }
+    // Not close-on-exec: the descriptor table is shared with the keeper, and nothing in it is (design 7, Keeper).
+    io->event_fd = eventfd(0, EFD_NONBLOCK);
+    int err = io->event_fd < 0 ? -errno : 0;
+    if (!err) {
+        err = io_threads_backend.open(&io->threads, io->event_fd, why, cap);
+    }
+    if (err) {
+        io_close(io);
+        return err;
+    }
+    if (want != IO_THREADS && io_uring_backend.open(&io->rings, io->event_fd, why, cap) < 0) {
+        io->rings = NULL;
+    }
+    *ret = io;
+    return 0;
+}
+
+void io_close(struct io *io) {
+    if (!io) {
+        return;
+    }
+    while (io->pending) {
+        struct pollfd p = {.fd = io->event_fd, .events = POLLIN};
+        poll(&p, 1, -1); // EINTR: the loop asks again
+        io_reap(io);
+    }
+    if (io->rings) {
+        io_uring_backend.close(io->rings);
+    }
+    if (io->threads) {
+        io_threads_backend.close(io->threads);
+    }
+    if (io->event_fd >= 0) {
+        os_close(io->event_fd);
+    }
+    free(io);
+}
+
+const char *io_name(const struct io *io) {
+    return io->rings ? io_uring_backend.name : io_threads_backend.name;
+}
+
+int io_event_fd(const struct io *io) {
+    return io->event_fd;
+}
+
+unsigned io_pending(const struct io *io) {
+    return io->pending;
+}
+
+// ---- Submitting and reaping
+
+/** Buffered writes would be handed on by the ring to threads of the kernel: ours can be counted, named and blamed. */
+static bool is_direct(int fd) {
+    int flags = os_fcntl(fd, F_GETFL, 0);
+    return flags >= 0 && (flags & O_DIRECT);
+}
+
+static void submit(struct io *io, struct io_req *req) {
+    req->next = NULL;
+    req->progress = 0;
+    req->result = 0;
+    if (io->rings && is_direct(req->fd) && io_uring_backend.write(io->rings, req) == 0) {
+        return;
+    }
+    io_threads_backend.write(io->threads, req);
+}
+
+static void start_waiting(struct io *io, struct device *d) {
+    while (d->head && d->in_flight < IO_DEPTH) {
+        struct io_req *req = d->head;
+        d->head = req->next;
+        d->in_flight++;
+        submit(io, req);
+    }
+}
+
+void io_write(struct io *io, struct io_req *req) {
+    struct device *d = &io->devices[io_slot(&io->slots, req->device)];
+    req->next = NULL;
+    if (d->head) {
+        d->tail->next = req;
+    } else {
+        d->head = req;
+    }
+    d->tail = req;
+    io->pending++;
+    start_waiting(io, d);
+}
+
+void io_job(struct io *io, struct io_job *job) {
+    job->next = NULL;
+    io->pending++;
+    io_threads_job(io->threads, job);
+}
+
+static void finish(struct io *io, struct io_req *req) {
+    struct device *d = &io->devices[io_slot(&io->slots, req->device)];
+    assert(d->in_flight > 0 && io->pending > 0);
+    d->in_flight--;
+    io->pending--;
+    start_waiting(io, d); // before done(): the device is not to wait for it
+    req->done(req);
+}
+
+static int finish_list(struct io *io, struct io_req *list) {
+    int count = 0;
+    while (list) {
+        struct io_req *req = list;
+        list = req->next; // done() may free the request
+        finish(io, req);
+        count++;
+    }
+    return count;
+}
+
+/** Takes what the ring handed back out of `list` and gives it to the threads. */
+static struct io_req *redo_cancelled(struct io *io, struct io_req *list) {
+    struct io_req **link = &list;
+    while (*link) {
+        struct io_req *req = *link;
+        if (req->result != -ECANCELED) {
+            link = &req->next;
+            continue;
+        }
+        *link = req->next;
+        req->next = NULL;
+        req->result = 0;
+        io_threads_backend.write(io->threads, req);
+    }
+    return list;
+}
+
+int io_reap(struct io *io) {
+    uint64_t signals;
+    os_read(io->event_fd, &signals, sizeof signals); // before looking: what finishes later signals again
+    int count = 0;
+    if (io->rings) {
+        count += finish_list(io, redo_cancelled(io, io_uring_backend.reap(io->rings)));
+    }
+    count += finish_list(io, io_threads_backend.reap(io->threads));
+    struct io_job *jobs = io_threads_reap_jobs(io->threads);
+    while (jobs) {
+        struct io_job *job = jobs;
+        jobs = job->next;
+        assert(io->pending > 0);
+        io->pending--;
+        job->done(job);
+        count++;
+    }
+    return count;
+}
