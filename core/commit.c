@@ -1,0 +1,256 @@
+// SPDX-License-Identifier: MIT
+//
+// commit: see commit.h. Runs in the event loop; publish.c does the blocking work.
+
+#include "commit.h"
+
+#include "log.h"
+#include "names.h"
+#include "publish.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <string.h>
+
+static struct file_slot *slot_file(const struct commit *c, unsigned slot) {
+    return &c->p->st->files[slot];
+}
+
+void commit_start(struct commit *c, struct pair *p, struct io *io, struct writer *w) {
+    c->p = p;
+    c->io = io;
+    c->w = w;
+}
+
+static void insert_by_number(struct commit *c, unsigned slot) {
+    unsigned at = c->n_queue++;
+    uint64_t number = slot_file(c, slot)->publish;
+    while (at > 0 && slot_file(c, c->queue[at - 1])->publish > number) {
+        c->queue[at] = c->queue[at - 1];
+        at--;
+    }
+    c->queue[at] = slot;
+}
+
+static void remove_from(uint32_t *list, unsigned *n, unsigned slot) {
+    for (unsigned i = 0; i < *n; i++) {
+        if (list[i] == slot) {
+            memmove(list + i, list + i + 1, (*n - i - 1) * sizeof *list);
+            (*n)--;
+            return;
+        }
+    }
+}
+
+void commit_publish(struct commit *c, unsigned slot, uint64_t number) {
+    struct file_slot *f = slot_file(c, slot);
+    if (c->run[slot].queued) {
+        if (f->publish <= number) {
+            return; // an fsync that publishes was first: its place holds, the end is the same
+        }
+        remove_from(c->queue, &c->n_queue, slot);
+    }
+    f->publish = number;
+    f->sync_wanted = max_u64(f->sync_wanted, number);
+    c->run[slot].queued = true;
+    insert_by_number(c, slot);
+}
+
+void commit_sync(struct commit *c, unsigned slot, uint64_t number) {
+    struct file_slot *f = slot_file(c, slot);
+    f->sync_wanted = max_u64(f->sync_wanted, number);
+    for (unsigned i = 0; i < c->n_syncs; i++) {
+        if (c->syncs[i] == slot) {
+            return;
+        }
+    }
+    c->syncs[c->n_syncs++] = slot;
+}
+
+void commit_forget(struct commit *c, unsigned slot) {
+    remove_from(c->queue, &c->n_queue, slot);
+    remove_from(c->syncs, &c->n_syncs, slot);
+    c->run[slot].queued = false;
+}
+
+unsigned commit_before(const struct commit *c, uint64_t number, bool (*match)(const struct file_slot *, const void *),
+                       const void *arg) {
+    unsigned n = 0;
+    for (unsigned i = 0; i < c->n_queue; i++) {
+        const struct file_slot *f = slot_file(c, c->queue[i]);
+        n += f->publish < number && (!match || match(f, arg));
+    }
+    return n;
+}
+
+static void remember_failure(struct state *st, const struct file_slot *f, int error, const char *what) {
+    struct failure *x = &st->failures[st->n_failures % FAILURES_MAX];
+    x->client = f->client;
+    x->fetched = 0;
+    log_format(x->text, sizeof x->text, "%s: %s while %s%s%s%s; %s", f->name, log_errno(-error), what,
+               f->where[0] ? " (opened by " : "", f->where, f->where[0] ? ")" : "",
+               f->flags & OPEN_FOLLOWED ? "it may not be durable" : "the new content is lost, an older file stays");
+    st->n_failures++;
+    st->failures_total++;
+    log_error("%s", x->text);
+}
+
+void commit_fail(struct commit *c, unsigned slot, int error, const char *what) {
+    struct file_slot *f = slot_file(c, slot);
+    struct state *st = c->p->st;
+    if (f->error || f->dropped) {
+        return;
+    }
+    f->error = error;
+    atomic_store_explicit(&c->p->t->files[slot].error, error, memory_order_release);
+    if (f->publish) {
+        st->fail_from = st->fail_fence < f->publish ? f->publish : min_u64(st->fail_from, f->publish);
+        st->fail_fence = max_u64(st->fail_fence, atomic_load(&c->p->numbers->next));
+    }
+    remember_failure(st, f, error, what);
+    if (f->client < CLIENTS_MAX) {
+        st->clients[f->client].failures++;
+        if (f->state == FILE_CLOSED) {
+            atomic_fetch_add(&c->p->t->clients[f->client].failures, 1);
+        }
+    }
+}
+
+// ---- Syncing
+
+static void sync_run(struct io_job *job) {
+    struct commit *c = job->arg;
+    struct commit_run *r = (struct commit_run *)((char *)job - offsetof(struct commit_run, job));
+    job->result = publish_sync(c->p->st, slot_file(c, (unsigned)(r - c->run)));
+}
+
+static void sync_done(struct io_job *job) {
+    struct commit *c = job->arg;
+    struct commit_run *r = (struct commit_run *)((char *)job - offsetof(struct commit_run, job));
+    unsigned slot = (unsigned)(r - c->run);
+    r->syncing = false;
+    if (job->result < 0) {
+        commit_fail(c, slot, job->result, "making it durable");
+    } else {
+        slot_file(c, slot)->synced = r->sync_to;
+    }
+    c->on_done(c->arg, slot);
+}
+
+static void sync_start(struct commit *c, unsigned slot) {
+    struct file_slot *f = slot_file(c, slot);
+    struct commit_run *r = &c->run[slot];
+#if FASTCKPT_BREAK == 3 // canary: torn names, published before the bytes are there
+    bool settled = true;
+#else
+    bool settled = writer_settled(c->w, slot, f->sync_wanted);
+#endif
+    if (r->syncing || f->error || f->dropped || f->sync_wanted <= f->synced || !settled) {
+        return;
+    }
+    r->syncing = true;
+    r->sync_to = f->sync_wanted;
+    r->job = (struct io_job){.run = sync_run, .done = sync_done, .arg = c, .device = f->dev, .number = f->id};
+    io_job(c->io, &r->job);
+}
+
+// ---- Publishing
+
+static void publish_run(struct io_job *job) {
+    struct commit *c = job->arg;
+    publish_names(c->p->st, c->batch, c->n_batch, c->batch_result);
+}
+
+static void publish_done(struct io_job *job) {
+    struct commit *c = job->arg;
+    c->publishing = false;
+    for (unsigned i = 0; i < c->n_batch; i++) {
+        unsigned slot = c->batch[i];
+        struct file_slot *f = slot_file(c, slot);
+        c->run[slot].publishing = false;
+        c->run[slot].queued = false;
+        remove_from(c->queue, &c->n_queue, slot);
+        if (c->batch_result[i] < 0) {
+            bool behind = c->batch_result[i] == -ECANCELED;
+            commit_fail(c, slot, c->batch_result[i], behind ? "an earlier file had failed" : "giving it its name");
+        } else {
+            c->p->st->published++;
+            *(volatile uint32_t *)&f->done = 1; // before publish: a closed file must never be neither queued nor done
+            f->publish = 0;
+        }
+        c->on_done(c->arg, slot);
+    }
+}
+
+static void publish_start(struct commit *c) {
+    if (c->publishing || c->n_queue == 0) {
+        return;
+    }
+    unsigned most = c->p->st->plain ? 1 : PUBLISH_BATCH;
+    c->n_batch = 0;
+    for (unsigned i = 0; i < c->n_queue && c->n_batch < most; i++) {
+        unsigned slot = c->queue[i];
+        struct file_slot *f = slot_file(c, slot);
+        if (f->synced < f->publish || c->run[slot].syncing) {
+            break;
+        }
+        c->run[slot].publishing = true;
+        c->batch[c->n_batch++] = slot;
+    }
+    if (c->n_batch == 0) {
+        return;
+    }
+    struct file_slot *first = slot_file(c, c->batch[0]);
+    c->publishing = true;
+    c->publish_job =
+        (struct io_job){.run = publish_run, .done = publish_done, .arg = c, .device = first->dev, .number = first->id};
+    io_job(c->io, &c->publish_job);
+}
+
+/** Failed and dropped files leave the queue; on_done lets their slot go. */
+static void sort_out(struct commit *c) {
+    for (unsigned i = 0; i < c->n_queue;) {
+        unsigned slot = c->queue[i];
+        struct file_slot *f = slot_file(c, slot);
+        struct commit_run *r = &c->run[slot];
+        if ((f->error || f->dropped) && !r->syncing && !r->publishing) {
+            commit_forget(c, slot);
+            c->on_done(c->arg, slot);
+        } else {
+            i++;
+        }
+    }
+}
+
+void commit_pump(struct commit *c) {
+    sort_out(c);
+    for (unsigned i = 0; i < c->n_queue; i++) {
+        sync_start(c, c->queue[i]);
+    }
+    for (unsigned i = 0; i < c->n_syncs;) {
+        unsigned slot = c->syncs[i];
+        struct file_slot *f = slot_file(c, slot);
+        sync_start(c, slot);
+        if (f->state == FILE_FREE || f->error || f->synced >= f->sync_wanted) {
+            c->syncs[i] = c->syncs[--c->n_syncs];
+        } else {
+            i++;
+        }
+    }
+    publish_start(c);
+}
+
+void commit_rebuild(struct commit *c) {
+    for (unsigned slot = 0; slot < FILES_MAX; slot++) {
+        struct file_slot *f = slot_file(c, slot);
+        if (f->state == FILE_FREE || f->error || f->dropped) {
+            continue;
+        }
+        if (f->publish && !f->done) {
+            f->synced = 0; // whatever was in hand is done again
+            commit_publish(c, slot, f->publish);
+        } else if (f->sync_wanted > f->synced) {
+            commit_sync(c, slot, f->sync_wanted);
+        }
+    }
+}

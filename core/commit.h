@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: MIT
+//
+// commit: what happens to a file once its bytes are in the kernel: times, fsync, its name, the directory's sync, all in
+// the order of numbers; and what happens when one of these fails. One queue for all clients of the engine.
+//
+//   closed ──(settled)──▶ syncing: many at once ──▶ synced ──(all before it linked)──▶ linked ──▶ directory synced:
+//   done
+//
+// Bytes are writer's concern; who is told is engine's.
+
+#ifndef FASTCKPT_COMMIT_H
+#define FASTCKPT_COMMIT_H
+
+#include "writer.h"
+
+#define PUBLISH_BATCH 64 // names changed by one publish job, with one sync a directory
+
+struct commit_run {
+    bool syncing;
+    bool queued;
+    bool publishing;
+    uint64_t sync_to; // number that the sync job in hand serves
+    struct io_job job;
+};
+
+struct commit {
+    struct pair *p;
+    struct io *io;
+    struct writer *w;
+    void (*on_done)(void *arg, unsigned slot); // published and durable, failed, dropped, or fsynced: look at the slot
+    void *arg;
+    unsigned n_queue, n_syncs;
+    uint32_t queue[FILES_MAX]; // slots by publish number
+    uint32_t syncs[FILES_MAX]; // slots with an fsync wanted and no publish
+    struct io_job publish_job;
+    unsigned n_batch;
+    bool publishing;
+    uint32_t batch[PUBLISH_BATCH];
+    int batch_result[PUBLISH_BATCH];
+    struct commit_run run[FILES_MAX];
+};
+
+void commit_start(struct commit *c, struct pair *p, struct io *io, struct writer *w);
+/** After a restart: queues what the state says. Every step is repeated; each is harmless when done twice. */
+void commit_rebuild(struct commit *c);
+/** Puts the file into the commit queue at `number` (of its close, or of a sync that publishes). */
+void commit_publish(struct commit *c, unsigned slot, uint64_t number);
+/** The file's bytes shall be durable: file_slot.synced >= number says so. */
+void commit_sync(struct commit *c, unsigned slot, uint64_t number);
+/** Starts what can be started. Called once a turn of the loop. */
+void commit_pump(struct commit *c);
+/** Files still to be published with a number < `number`: any (NULL), or those that `match` accepts. */
+unsigned commit_before(const struct commit *c, uint64_t number, bool (*match)(const struct file_slot *, const void *),
+                       const void *arg);
+/** Marks the file as failed, once: it is never published and what is queued behind it deletes and replaces nothing. */
+void commit_fail(struct commit *c, unsigned slot, int error, const char *what);
+/** Removes a dropped or failed file from the queue. */
+void commit_forget(struct commit *c, unsigned slot);
+
+#endif

@@ -1,0 +1,267 @@
+// SPDX-License-Identifier: MIT
+//
+// engine: the loop, the start on memory that an earlier engine may have left, and the crash handler. What entries do is
+// in the files beside this one (see engine.h).
+
+#include "engine.h"
+
+#include "keeper.h"
+#include "log.h"
+#include "names.h"
+#include "os.h"
+#include "runtime.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+_Atomic uint64_t engine_serving;  // number of the entry that the loop carries out; read by the crash handler
+static struct engine *the_engine; // one a process: for signal handlers
+
+// ---- Signals
+
+/** Writes the entry that this thread was serving into the state, then dies as it would have. */
+static void on_crash(int sig) {
+    uint64_t number = io_current_number();
+    if (!number) {
+        number = atomic_load(&engine_serving);
+    }
+    atomic_store(&the_engine->p.st->blame, number);
+    signal(sig, SIG_DFL);
+    raise(sig);
+}
+
+static void on_end(int sig) {
+    (void)sig;
+    the_engine->leave_soon = 1;
+}
+
+static void set_signals(void) {
+    static const int crash[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT};
+    static const int end[] = {SIGTERM, SIGHUP, SIGINT};
+    for (size_t i = 0; i < ARRAY_LEN(crash); i++) {
+        sigaction(crash[i], &(struct sigaction){.sa_handler = on_crash, .sa_flags = (int)SA_RESETHAND}, NULL);
+    }
+    for (size_t i = 0; i < ARRAY_LEN(end); i++) {
+        sigaction(end[i], &(struct sigaction){.sa_handler = on_end}, NULL);
+    }
+    signal(SIGPIPE, SIG_IGN);
+    sigset_t none;
+    sigemptyset(&none);
+    sigprocmask(SIG_SETMASK, &none, NULL);
+}
+
+// ---- Callbacks of the modules below
+
+static void writer_changed(void *arg, unsigned slot) {
+    (void)slot;
+    ((struct engine *)arg)->progress = true;
+}
+
+static void writer_freed(void *arg, unsigned chunk) {
+    struct engine *e = arg;
+    lend_give(&e->lend, chunk);
+    e->progress = true;
+}
+
+static void writer_failed(void *arg, unsigned slot, int error, const char *what) {
+    struct engine *e = arg;
+    commit_fail(&e->commit, slot, error, what);
+    e->progress = true;
+}
+
+static void commit_finished(void *arg, unsigned slot) {
+    files_done(arg, slot);
+}
+
+static void lend_changed(void *arg) {
+    ((struct engine *)arg)->progress = true;
+}
+
+// ---- Start
+
+static int start_modules(struct engine *e) {
+    struct state *st = e->p.st;
+    char why[160] = "";
+    int r = io_open(&e->io, st->plain ? IO_THREADS : st->config.io, why, sizeof why);
+    if (r < 0) {
+        return r;
+    }
+    if (why[0]) {
+        log_format(st->note, sizeof st->note, "%s", why);
+        log_error("%s", why);
+    }
+    e->lend.arg = e->writer.arg = e->commit.arg = e;
+    e->lend.on_change = lend_changed;
+    e->writer.on_change = writer_changed;
+    e->writer.on_free = writer_freed;
+    e->writer.on_error = writer_failed;
+    e->commit.on_done = commit_finished;
+    lend_start(&e->lend, &e->p, e->io);
+    writer_start(&e->writer, &e->p, e->io);
+    commit_start(&e->commit, &e->p, e->io, &e->writer);
+    return 0;
+}
+
+/** The entry that has been named by two crashes is not served a third time: its file fails, loudly. */
+static void fail_skipped(struct engine *e) {
+    for (unsigned i = 0; i < e->p.st->n_skip; i++) {
+        for (unsigned slot = 0; slot < FILES_MAX; slot++) {
+            struct file_slot *f = &e->p.st->files[slot];
+            if (f->state != FILE_FREE && f->id == e->p.st->skip[i] && !f->error) {
+                commit_fail(&e->commit, slot, -EIO, "it crashed the engine twice");
+            }
+        }
+    }
+}
+
+static void rebuild(struct engine *e) {
+    lend_rebuild(&e->lend);
+    if (e->p.st->generation == 1) {
+        entries_rebuild(e);
+        return;
+    }
+    state_close_litter(&e->p);
+    writer_rebuild(&e->writer);
+    names_rebuild(&e->p);
+    commit_rebuild(&e->commit);
+    clients_rebuild(e);
+    entries_rebuild(e);
+    fail_skipped(e);
+    log_info("engine %d goes on after a restart (generation %u)", getpid(), e->p.st->generation);
+}
+
+static int start(struct engine *e, int fd_state) {
+    int r = state_attach(&e->p, fd_state);
+    if (r == 0) {
+        r = state_map_staging(&e->p);
+    }
+    if (r < 0) {
+        return r;
+    }
+    struct state *st = e->p.st;
+    st->engine_pid = getpid();
+    st->generation++;
+    atomic_store(&e->p.t->generation, st->generation);
+    log_setup((enum log_level)st->config.log, st->fd_log, "fastckpt engine");
+    the_engine = e;
+    set_signals();
+    if (st->generation > 1) {
+        state_close_litter(&e->p); // before anything of ours is opened
+    }
+    r = start_modules(e);
+    if (r < 0) {
+        return r;
+    }
+    rebuild(e);
+    e->pass = 1;
+    intake_start(e);
+    return 0;
+}
+
+// ---- The loop
+
+static bool is_idle(const struct engine *e) {
+    if (e->n_inbox || e->n_waiting || e->commit.n_queue || io_pending(e->io) || files_any(e)) {
+        return false;
+    }
+    for (unsigned i = 0; i < CLIENTS_MAX; i++) {
+        if (e->p.st->clients[i].used && !e->p.st->clients[i].tool) {
+            return false;
+        }
+    }
+    return true;
+}
+
+/** Nobody needs us: take the lock under which pairs are started, look once more, and take the socket away. */
+static bool may_leave(struct engine *e) {
+    char name[64];
+    runtime_name(e->p.st->key, ".start", name, sizeof name);
+    int lock = os_openat(e->p.st->fd_dir, name, O_RDWR | O_CREAT, 0600);
+    if (lock < 0 || os_flock(lock, LOCK_EX | LOCK_NB) < 0) {
+        os_close(lock);
+        return false;
+    }
+    struct pollfd waiting = {.fd = e->p.st->fd_listen, .events = POLLIN};
+    if (os_poll(&waiting, 1, 0) != 0) {
+        os_close(lock);
+        return false;
+    }
+    runtime_name(e->p.st->key, ".sock", name, sizeof name);
+    os_unlinkat(e->p.st->fd_dir, name, 0);
+    log_info("nothing left to do: leaving");
+    return true; // the lock goes with the process
+}
+
+static bool idle_turn(struct engine *e, int64_t now) {
+    if (!is_idle(e)) {
+        e->idle_since_ns = 0;
+        return false;
+    }
+    if (e->idle_since_ns == 0) {
+        e->idle_since_ns = now;
+    }
+    return (e->leave_soon || now - e->idle_since_ns > IDLE_LEAVE_NS) && may_leave(e);
+}
+
+static bool keeper_is_gone(const struct engine *e) {
+    struct pollfd p = {.fd = e->p.st->fd_keeper, .events = POLLIN};
+    return os_poll(&p, 1, 0) > 0;
+}
+
+static int turn_timeout(const struct engine *e) {
+    if (e->n_inbox || e->progress) {
+        return 0;
+    }
+    for (unsigned i = 0; i < CLIENTS_MAX; i++) {
+        if (e->dying[i] && !e->p.st->clients[i].dead) {
+            return 0;
+        }
+    }
+    return 200;
+}
+
+static void turn(struct engine *e) {
+    entries_turn(e);
+    clients_turn(e);
+    if (e->progress) {
+        e->progress = false;
+        writer_pump(&e->writer);
+        commit_pump(&e->commit);
+        files_release_turn(e);
+        entries_answer(e);
+    }
+    lend_pump(&e->lend, entries_borrowers(e), os_now_ns(CLOCK_MONOTONIC));
+}
+
+int engine_run(int fd_state) {
+    struct engine *e = calloc(1, sizeof *e);
+    if (!e || start(e, fd_state) < 0) {
+        log_error("the engine cannot start");
+        return 2;
+    }
+    int64_t checked = 0;
+    for (;;) {
+        intake_turn(e, turn_timeout(e));
+        turn(e);
+        int64_t now = os_now_ns(CLOCK_MONOTONIC);
+        if (now - checked < 100000000) {
+            continue;
+        }
+        checked = now;
+        if (keeper_is_gone(e)) {
+            keeper_resume(e->p.st); // becomes a keeper itself; returns only if that fails
+        }
+        keeper_rotate_log(e->p.st);
+        if (idle_turn(e, now)) {
+            return 0;
+        }
+    }
+}

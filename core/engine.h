@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: MIT
+//
+// engine: the process that serves the clients: one event loop that never blocks on a disk. Split by what happens to an
+// entry:
+//   intake.c   sockets → entries: peek, record, consume; passes
+//   entries.c  what each entry does when its turn has come, and when a waiting one is answered
+//   clients.c  hello, death, leaving; files' slots
+//   engine.c   the loop, start and restart, the crash handler
+// Below it: lend (chunks), writer (bytes), commit (names). Above it: keeper, which makes it and makes it again.
+
+#ifndef FASTCKPT_ENGINE_H
+#define FASTCKPT_ENGINE_H
+
+#include "commit.h"
+#include "lend.h"
+
+#define IDLE_LEAVE_NS (10ll * 1000000000) // without clients and work, the pair leaves after this
+
+struct engine {
+    struct pair p;
+    struct io *io;
+    struct lend lend;
+    struct commit commit;
+    struct writer writer;
+    int epoll;
+    uint64_t pass;    // full looks over all sockets so far
+    bool pass_broken; // this one could not read everything: it does not count
+    unsigned n_inbox, n_waiting, n_free_entries;
+    uint32_t inbox[ENTRIES_MAX];   // entries whose turn has not come, by number
+    uint64_t read_in[ENTRIES_MAX]; // pass in which an entry was read
+    uint32_t waiting[ENTRIES_MAX]; // entries whose answer is due later
+    uint32_t free_entries[ENTRIES_MAX];
+    unsigned n_releasing;
+    uint32_t releasing[FILES_MAX]; // slots that go as soon as nothing of theirs is in flight
+    uint64_t dying[CLIENTS_MAX];   // pass after which a dead client's last words are all read; 0: alive
+    int64_t idle_since_ns;
+    bool progress;           // something changed: waiting entries are looked at
+    volatile int leave_soon; // a signal asked to end when the work is done
+};
+
+/** Runs the engine on the pair's memory; `resumed`: an engine was here before. Returns the exit status: 0 when the pair
+ *  may leave. */
+int engine_run(int fd_state);
+
+// intake.c
+void intake_start(struct engine *e);
+int intake_watch(struct engine *e, int fd, unsigned kind, unsigned index);
+/** Waits for events at most `timeout_ms` and reads what is there. */
+void intake_turn(struct engine *e, int timeout_ms);
+enum { WATCH_LISTEN, WATCH_CONN, WATCH_CLIENT, WATCH_KEEPER, WATCH_IO };
+void intake_drop_conn(struct engine *e, unsigned conn);
+
+// entries.c
+/** Carries out, in the order of numbers, every entry whose full pass is over. */
+void entries_turn(struct engine *e);
+/** Answers what can be answered. */
+void entries_answer(struct engine *e);
+/** Handles what has no place in the order: hello, status, failures. True when `m` was one of these. */
+bool entries_at_once(struct engine *e, unsigned conn, const struct msg *m, int *fds, int nfds);
+unsigned entries_borrowers(const struct engine *e);
+void entries_free(struct engine *e, unsigned index);
+void entries_reply(struct engine *e, unsigned conn, struct msg *m, int result, const int *fds, int nfds);
+void entries_forget_client(struct engine *e, unsigned client);
+void entries_rebuild(struct engine *e);
+
+// clients.c
+void clients_hello(struct engine *e, unsigned conn, const struct msg *m, int *fds, int nfds);
+void clients_status(struct engine *e, struct status *s);
+void clients_gone(struct engine *e, unsigned client);
+void clients_turn(struct engine *e);
+void clients_rebuild(struct engine *e);
+unsigned clients_count(const struct engine *e);
+/** The file's end: slot, descriptors, name. Happens when nothing of it is in flight. */
+void files_release(struct engine *e, unsigned slot);
+void files_release_turn(struct engine *e);
+/** commit has finished with a file. */
+void files_done(struct engine *e, unsigned slot);
+/** Closes the file in the order of numbers as the close message says. */
+void files_close(struct engine *e, unsigned slot, const struct msg *m);
+int files_open(struct engine *e, const struct entry *en);
+struct file_slot *files_find(struct engine *e, const struct msg *m);
+bool files_any(const struct engine *e);
+
+#endif

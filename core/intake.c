@@ -1,0 +1,220 @@
+// SPDX-License-Identifier: MIT
+//
+// intake: sockets → entries. A datagram is peeked at, copied under its number into the state, and only then consumed:
+// an engine that dies in between leaves it in the kernel's queue, which lives in the common descriptor table. Passes:
+// an entry's turn comes only after a full look over all sockets that began after it was read, so that whatever was
+// sent before it, by anybody, is known (socket order alone put `latest` before another rank's earlier file).
+
+#include "engine.h"
+#include "log.h"
+#include "os.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#define EVENTS_MAX 128
+#define DRAIN_MAX  512 // datagrams of one socket in one pass: more than its queue holds when the pass begins
+
+void intake_start(struct engine *e) {
+    e->epoll = epoll_create1(0);
+    intake_watch(e, e->p.st->fd_listen, WATCH_LISTEN, 0);
+    intake_watch(e, e->p.st->fd_keeper, WATCH_KEEPER, 0);
+    intake_watch(e, io_event_fd(e->io), WATCH_IO, 0);
+    for (unsigned i = 0; i < CONNS_MAX; i++) {
+        if (e->p.st->conns[i].fd > 0) {
+            intake_watch(e, e->p.st->conns[i].fd, WATCH_CONN, i);
+        }
+    }
+    for (unsigned i = 0; i < CLIENTS_MAX; i++) {
+        struct client_slot *cl = &e->p.st->clients[i];
+        if (cl->used && cl->pidfd > 0) {
+            intake_watch(e, cl->pidfd, WATCH_CLIENT, i);
+        }
+    }
+}
+
+int intake_watch(struct engine *e, int fd, unsigned kind, unsigned index) {
+    struct epoll_event ev = {.events = EPOLLIN, .data.u64 = (uint64_t)kind << 32 | index};
+    return epoll_ctl(e->epoll, EPOLL_CTL_ADD, fd, &ev) < 0 ? -errno : 0;
+}
+
+static void accept_all(struct engine *e) {
+    for (;;) {
+        int fd = accept4(e->p.st->fd_listen, NULL, NULL, 0);
+        if (fd < 0) {
+            return;
+        }
+        struct ucred cred;
+        socklen_t len = sizeof cred;
+        unsigned i = 0;
+        while (i < CONNS_MAX && e->p.st->conns[i].fd > 0) {
+            i++;
+        }
+        if (i == CONNS_MAX || getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &cred, &len) < 0 || cred.uid != getuid()) {
+            log_error(i == CONNS_MAX ? "too many connections" : "a connection of another user was refused");
+            os_close(fd);
+            continue;
+        }
+        e->p.st->conns[i].client = NO_CLIENT;
+        atomic_store_explicit(&e->p.st->conns[i].fd, fd, memory_order_release);
+        intake_watch(e, fd, WATCH_CONN, i);
+    }
+}
+
+void intake_drop_conn(struct engine *e, unsigned conn) {
+    struct conn_slot *cs = &e->p.st->conns[conn];
+    unsigned client = cs->client;
+    int fd = cs->fd;
+    atomic_store(&cs->fd, 0);
+    os_close(fd);
+    if (client < CLIENTS_MAX && e->p.st->clients[client].tool) {
+        clients_gone(e, client);
+    }
+}
+
+static void cut_off(struct engine *e, unsigned conn, const char *why) {
+    unsigned client = e->p.st->conns[conn].client;
+    int pid = client < CLIENTS_MAX ? e->p.st->clients[client].pid : 0;
+    log_error("connection cut off: %s (process %d)", why, pid);
+    intake_drop_conn(e, conn);
+}
+
+static bool is_known(const struct engine *e, const struct msg *m, unsigned client, unsigned conn) {
+    for (unsigned k = 0; k < e->n_inbox + e->n_waiting; k++) {
+        unsigned i = k < e->n_inbox ? e->inbox[k] : e->waiting[k - e->n_inbox];
+        struct entry *en = &e->p.st->entries[i];
+        if (en->msg.number == m->number && en->client == client) {
+            en->conn = conn; // asked again on another connection: answer there
+            return true;
+        }
+    }
+    return false;
+}
+
+static void enter_inbox(struct engine *e, unsigned index) {
+    uint64_t number = e->p.st->entries[index].msg.number;
+    unsigned at = e->n_inbox++;
+    while (at > 0 && e->p.st->entries[e->inbox[at - 1]].msg.number > number) {
+        e->inbox[at] = e->inbox[at - 1];
+        at--;
+    }
+    e->inbox[at] = index;
+    e->read_in[index] = e->pass;
+}
+
+static void record(struct engine *e, unsigned conn, const struct msg *m, const int *fds, int nfds) {
+    unsigned i = e->free_entries[--e->n_free_entries];
+    struct entry *en = &e->p.st->entries[i];
+    en->conn = conn;
+    en->client = e->p.st->conns[conn].client;
+    en->canceled = 0;
+    for (int k = 0; k < MSG_FDS_MAX; k++) {
+        en->fds[k] = k < nfds ? fds[k] : 0;
+    }
+    memcpy(&en->msg, m, msg_bytes(m->type));
+    atomic_store_explicit(&en->state, ENTRY_RECORDED, memory_order_release);
+    enter_inbox(e, i);
+}
+
+static void close_fds(const int *fds, int nfds) {
+    for (int i = 0; i < nfds; i++) {
+        os_close(fds[i]);
+    }
+}
+
+/** One datagram. False when there is no more to read now. */
+static bool read_one(struct engine *e, unsigned conn) {
+    struct conn_slot *cs = &e->p.st->conns[conn];
+    int fds[MSG_FDS_MAX], nfds = 0;
+    struct msg m;
+    if (e->n_free_entries == 0) {
+        // Back-pressure. The pass counts all the same: else what fills the table could never be carried out.
+        return false;
+    }
+    ssize_t len = msg_recv(cs->fd, &m, fds, &nfds, MSG_PEEK | MSG_DONTWAIT);
+    if (len == -EAGAIN || len == -EINTR) {
+        return false;
+    }
+    if (len == -EMFILE || len == -ENFILE || len == -ETOOMANYREFS || len == -ENOBUFS) {
+        close_fds(fds, nfds);
+        e->pass_broken = true; // back-pressure: it stays in the queue until descriptors are free
+        return false;
+    }
+    if (len <= 0) {
+        intake_drop_conn(e, conn);
+        return false;
+    }
+    bool hello = m.type == MSG_HELLO;
+    if (msg_check(&m, (size_t)len) < 0 || (!hello && cs->client == NO_CLIENT)) {
+        close_fds(fds, nfds);
+        cut_off(e, conn, "a message that is none of ours");
+        return false;
+    }
+    if (entries_at_once(e, conn, &m, fds, nfds)) {
+        if (cs->fd > 0) {
+            msg_consume(cs->fd);
+        }
+        return cs->fd > 0;
+    }
+    if (m.number == 0 || m.number > atomic_load(&e->p.numbers->next)) {
+        close_fds(fds, nfds);
+        cut_off(e, conn, "a number that was never drawn");
+        return false;
+    }
+    if (is_known(e, &m, cs->client, conn)) {
+        close_fds(fds, nfds);
+    } else {
+        record(e, conn, &m, fds, nfds);
+    }
+    msg_consume(cs->fd);
+    return true;
+}
+
+static void read_conn(struct engine *e, unsigned conn) {
+    for (int n = 0; n < DRAIN_MAX && e->p.st->conns[conn].fd > 0; n++) {
+        if (!read_one(e, conn)) {
+            return;
+        }
+    }
+}
+
+static void handle(struct engine *e, unsigned kind, unsigned index) {
+    switch (kind) {
+    case WATCH_LISTEN:
+        accept_all(e);
+        break;
+    case WATCH_CONN:
+        if (e->p.st->conns[index].fd > 0) {
+            read_conn(e, index);
+        }
+        break;
+    case WATCH_CLIENT:
+        if (!e->dying[index]) {
+            e->dying[index] = e->pass + 1;
+        }
+        epoll_ctl(e->epoll, EPOLL_CTL_DEL, e->p.st->clients[index].pidfd, NULL);
+        break;
+    case WATCH_IO:
+        io_reap(e->io);
+        e->progress = true;
+        break;
+    default:
+        break; // the keeper: engine_run looks
+    }
+}
+
+void intake_turn(struct engine *e, int timeout_ms) {
+    struct epoll_event ev[EVENTS_MAX];
+    e->pass_broken = false;
+    int n = epoll_wait(e->epoll, ev, EVENTS_MAX, timeout_ms);
+    for (int i = 0; i < n; i++) {
+        handle(e, (unsigned)(ev[i].data.u64 >> 32), (unsigned)ev[i].data.u64);
+    }
+    if (n >= 0 && n < EVENTS_MAX && !e->pass_broken) {
+        e->pass++;
+    }
+}

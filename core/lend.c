@@ -1,0 +1,230 @@
+// SPDX-License-Identifier: MIT
+//
+// lend: see lend.h.
+
+#include "lend.h"
+
+#include "log.h"
+#include "os.h"
+#include "staging.h"
+
+#include <errno.h>
+#include <string.h>
+
+#define LOOK_NS  200000000ll           // how often room is read again while staging is held
+#define KEEP_NS  (3600ll * 1000000000) // unused staging is kept this long
+#define LOW_FREE (2 * BORROW_MAX)      // grow ahead below this many free chunks
+
+void lend_start(struct lend *l, struct pair *p, struct io *io) {
+    l->p = p;
+    l->io = io;
+    l->last_use_ns = os_now_ns(CLOCK_MONOTONIC);
+}
+
+static unsigned step_count(const struct lend *l) {
+    return (unsigned)(l->p->st->staging_max / STAGING_STEP);
+}
+
+void lend_rebuild(struct lend *l) {
+    l->n_free = l->resident = 0;
+    for (unsigned s = 0; s < step_count(l); s++) {
+        l->resident += l->p->st->steps[s];
+        for (unsigned c = s * STAGING_STEP_CHUNKS; c < (s + 1) * STAGING_STEP_CHUNKS; c++) {
+            uint64_t word = chunk_load(l->p, c);
+            if (!l->p->st->steps[s]) {
+                chunk_store(l->p, c, CHUNK_ABSENT, 0, 0);
+            } else if (chunk_word_state(word) <= CHUNK_FREE) { // a growth that was cut off in the middle
+                chunk_store(l->p, c, CHUNK_FREE, 0, 0);
+                l->free[l->n_free++] = c;
+            }
+        }
+    }
+}
+
+void lend_give(struct lend *l, unsigned chunk) {
+    l->free[l->n_free++] = chunk;
+}
+
+/** The free chunk that suits `client` best: one that it has mapped, else one that nobody has, else the warmest. */
+static unsigned pick(struct lend *l, unsigned client) {
+    unsigned best = l->n_free - 1, seen = 0;
+    for (unsigned i = l->n_free; i-- > 0 && seen < 128; seen++) {
+        if (l->p->st->chunks[l->free[i]].last_client == client + 1) {
+            best = i;
+            break;
+        }
+    }
+    unsigned chunk = l->free[best];
+    l->free[best] = l->free[--l->n_free];
+    return chunk;
+}
+
+static unsigned again(struct lend *l, unsigned client, uint64_t number, uint32_t *out) {
+    unsigned n = 0;
+    for (unsigned c = 0; c < l->resident * STAGING_STEP_CHUNKS && n < BORROW_MAX; c++) {
+        if (chunk_load(l->p, c) == chunk_word(CHUNK_LENT, client, number)) {
+            out[n++] = c;
+        }
+    }
+    return n;
+}
+
+unsigned lend_take(struct lend *l, unsigned client, uint64_t number, unsigned want, unsigned askers, uint32_t *out) {
+    unsigned n = l->p->st->generation > 1 ? again(l, client, number, out) : 0;
+    if (n > 0) {
+        return n;
+    }
+    unsigned fair = l->n_free / (askers ? askers : 1);
+    want = want > BORROW_MAX ? BORROW_MAX : want;
+    want = want > fair ? (fair ? fair : 1) : want;
+    while (n < want && l->n_free > 0) {
+        unsigned c = pick(l, client);
+        l->p->st->chunks[c].last_client = client + 1;
+        chunk_store(l->p, c, CHUNK_LENT, client, number);
+        out[n++] = c;
+    }
+    l->last_use_ns = os_now_ns(CLOCK_MONOTONIC);
+    return n;
+}
+
+void lend_take_back(struct lend *l, unsigned client) {
+    for (unsigned c = 0; c < step_count(l) * STAGING_STEP_CHUNKS; c++) {
+        uint64_t word = chunk_load(l->p, c);
+        if (chunk_word_state(word) == CHUNK_LENT && chunk_word_client(word) == client) {
+            l->p->st->chunks[c].last_client = 0;
+            chunk_store(l->p, c, CHUNK_FREE, 0, 0);
+            lend_give(l, c);
+        }
+    }
+}
+
+static bool on_its_way(const struct lend *l) {
+    for (unsigned c = 0; c < step_count(l) * STAGING_STEP_CHUNKS; c++) {
+        enum chunk_state s = chunk_word_state(chunk_load(l->p, c));
+        if (s == CHUNK_HANDED || s == CHUNK_FLYING) {
+            return true;
+        }
+    }
+    return false;
+}
+
+bool lend_hopeless(const struct lend *l) {
+    bool full = l->resident >= step_count(l) || l->no_room;
+    return l->n_free == 0 && !l->busy && full && !on_its_way(l);
+}
+
+unsigned lend_used(const struct lend *l) {
+    return l->resident * STAGING_STEP_CHUNKS - l->n_free;
+}
+
+// ---- Growing and giving back
+
+static char *step_memory(struct lend *l) {
+    return l->p->window + l->step * STAGING_STEP;
+}
+
+static void grow_run(struct io_job *job) {
+    struct lend *l = job->arg;
+    int huge = 0;
+    job->result = staging_populate(step_memory(l), STAGING_STEP, &huge);
+    l->small_pages = !huge;
+}
+
+static void grow_done(struct io_job *job) {
+    struct lend *l = job->arg;
+    l->busy = false;
+    if (job->result < 0) {
+        l->no_room = true;
+        log_info("staging cannot grow beyond %u MiB: %s", l->resident * 64, log_errno(-job->result));
+        return;
+    }
+    l->p->st->steps[l->step] = 1;
+    l->resident++;
+    for (unsigned c = (l->step + 1) * STAGING_STEP_CHUNKS; c-- > l->step * STAGING_STEP_CHUNKS;) {
+        l->p->st->chunks[c].last_client = 0;
+        chunk_store(l->p, c, CHUNK_FREE, 0, 0);
+        lend_give(l, c);
+    }
+    l->on_change(l->arg);
+}
+
+static void shrink_run(struct io_job *job) {
+    struct lend *l = job->arg;
+    job->result = staging_release(l->p->window, l->p->st->fd_staging, l->step * STAGING_STEP, STAGING_STEP);
+}
+
+static void shrink_done(struct io_job *job) {
+    struct lend *l = job->arg;
+    l->busy = false;
+    l->last_look_ns = 0; // look again at once: one step may not have been enough
+    l->on_change(l->arg);
+}
+
+static void start_job(struct lend *l, void (*run)(struct io_job *), void (*done)(struct io_job *)) {
+    l->busy = true;
+    l->job = (struct io_job){.run = run, .done = done, .arg = l, .device = 0};
+    io_job(l->io, &l->job);
+}
+
+static void grow(struct lend *l) {
+    for (unsigned s = 0; s < step_count(l); s++) {
+        if (!l->p->st->steps[s]) {
+            l->step = s;
+            start_job(l, grow_run, grow_done);
+            return;
+        }
+    }
+}
+
+static bool step_is_free(const struct lend *l, unsigned s) {
+    for (unsigned c = s * STAGING_STEP_CHUNKS; c < (s + 1) * STAGING_STEP_CHUNKS; c++) {
+        if (chunk_word_state(chunk_load(l->p, c)) != CHUNK_FREE) {
+            return false;
+        }
+    }
+    return true;
+}
+
+/** Gives the highest wholly free step back. */
+static void shrink(struct lend *l) {
+    for (unsigned s = step_count(l); s-- > 0;) {
+        if (!l->p->st->steps[s] || !step_is_free(l, s)) {
+            continue;
+        }
+        unsigned kept = 0;
+        for (unsigned i = 0; i < l->n_free; i++) {
+            if (l->free[i] / STAGING_STEP_CHUNKS != s) {
+                l->free[kept++] = l->free[i];
+            }
+        }
+        l->n_free = kept;
+        l->p->st->steps[s] = 0;
+        for (unsigned c = s * STAGING_STEP_CHUNKS; c < (s + 1) * STAGING_STEP_CHUNKS; c++) {
+            chunk_store(l->p, c, CHUNK_ABSENT, 0, 0);
+        }
+        l->resident--;
+        l->step = s;
+        start_job(l, shrink_run, shrink_done);
+        return;
+    }
+}
+
+void lend_pump(struct lend *l, unsigned askers, int64_t now_ns) {
+    if (l->busy) {
+        return;
+    }
+    bool look = (l->resident > 0 || askers > 0) && now_ns - l->last_look_ns >= LOOK_NS;
+    bool want = (askers > 0 || now_ns - l->last_use_ns < LOOK_NS) && l->n_free < LOW_FREE &&
+                l->resident < step_count(l) && (askers > 0 || l->resident > 0);
+    if (!look && (!want || l->no_room)) {
+        return;
+    }
+    uint64_t room = staging_room();
+    l->last_look_ns = now_ns;
+    l->no_room = room < 2 * STAGING_STEP;
+    if (room < STAGING_STEP || (l->resident > 0 && now_ns - l->last_use_ns > KEEP_NS)) {
+        shrink(l);
+    } else if (want && !l->no_room) {
+        grow(l);
+    }
+}

@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: MIT
+//
+// lend: the engine's purse of chunks: which are free, who gets them, when staging grows and when memory is given back.
+// Changes chunk words free <-> lent and absent <-> free; handed over and flying are writer's.
+
+#ifndef FASTCKPT_LEND_H
+#define FASTCKPT_LEND_H
+
+#include "io.h"
+#include "state.h"
+
+struct lend {
+    struct pair *p;
+    struct io *io;
+    void (*on_change)(void *arg);
+    void *arg;
+    unsigned n_free;
+    uint32_t free[CHUNKS_MAX]; // a stack: what was freed last is warm and is taken first
+    unsigned resident;         // steps with memory
+    unsigned step;             // that the job in hand makes or releases
+    bool busy;
+    bool no_room;     // the last look found less than a step
+    bool small_pages; // huge pages did not come
+    int64_t last_use_ns, last_look_ns;
+    struct io_job job;
+};
+
+void lend_start(struct lend *l, struct pair *p, struct io *io);
+/** After a restart: the free list from the words. A chunk lent to a client that is gone is the caller's to take back.
+ */
+void lend_rebuild(struct lend *l);
+/** Lends up to `want` chunks to `client` for the borrow message `number`; `askers` wait in all. Chunks already lent for
+ *  this number (before a restart) are given again. Returns how many; 0: none is free now. */
+unsigned lend_take(struct lend *l, unsigned client, uint64_t number, unsigned want, unsigned askers, uint32_t *out);
+/** A chunk has become free. */
+void lend_give(struct lend *l, unsigned chunk);
+/** Takes back every chunk lent to `client`. */
+void lend_take_back(struct lend *l, unsigned client);
+/** True when no chunk is free, none is on its way to a device and none can be made. */
+bool lend_hopeless(const struct lend *l);
+/** Grows if asked for more than is free and there is room; gives memory back when there is none, or after an hour. */
+void lend_pump(struct lend *l, unsigned askers, int64_t now_ns);
+unsigned lend_used(const struct lend *l);
+
+#endif

@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: MIT
+//
+// main: the fastckpt command: reads its arguments and calls what does the work. `run` sets the environment and becomes
+// the program: no parent process, so signals and the exit code are the program's.
+
+#include "config.h"
+#include "keeper.h"
+#include "log.h"
+#include "tool.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static int usage(int status) {
+    FILE *out = status ? stderr : stdout;
+    fprintf(out, "usage: fastckpt run [options] -- command [argument...]   runs the command under fastckpt\n"
+                 "       fastckpt status [--json]                         what is pending, what has failed\n"
+                 "       fastckpt wait                                    until everything closed so far is durable\n"
+                 "       fastckpt --help\n");
+    if (!status) {
+        fprintf(out, "\nEach option of run sets one variable: --paths P is FASTCKPT_PATHS=P, --fsync defer is\n"
+                     "FASTCKPT_FSYNC=defer, --report 1 is FASTCKPT_REPORT=1.\n\n");
+        fflush(out);
+        config_help(1);
+    }
+    return status;
+}
+
+static int load_config(struct config *c) {
+    char why[512] = "";
+    if (config_load(c, NULL, why, sizeof why) < 0) {
+        fprintf(stderr, "fastckpt: %s\n", why);
+        return -1;
+    }
+    return 0;
+}
+
+/** "--async-shared" → "FASTCKPT_ASYNC_SHARED" if the table has it. */
+static bool option_variable(const char *option, char *name, size_t cap) {
+    char upper[64] = "";
+    size_t len = strlen(option);
+    for (size_t i = 0; i < len && i + 1 < sizeof upper; i++) {
+        char ch = option[i];
+        upper[i] = ch == '-' ? '_' : ch >= 'a' && ch <= 'z' ? (char)(ch - 'a' + 'A') : '?';
+    }
+    for (size_t i = 0; i < config_vars_count; i++) {
+        if (strcmp(config_vars[i].name, upper) == 0) {
+            snprintf(name, cap, "FASTCKPT_%s", upper);
+            return true;
+        }
+    }
+    return false;
+}
+
+static int set_options(int argc, char **argv, int *at) {
+    while (*at < argc && strncmp(argv[*at], "--", 2) == 0) {
+        char *option = argv[(*at)++] + 2, *value;
+        if (*option == '\0') {
+            return 0; // "--": the command follows
+        }
+        char name[80];
+        if ((value = strchr(option, '='))) {
+            *value++ = '\0';
+        } else {
+            value = *at < argc ? argv[(*at)++] : NULL;
+        }
+        if (!value || !option_variable(option, name, sizeof name)) {
+            fprintf(stderr, "fastckpt: --%s %s\n", option,
+                    value ? "is no option: see fastckpt --help" : "needs a value");
+            return -1;
+        }
+        setenv(name, value, 1);
+    }
+    return 0;
+}
+
+static int preload(void) {
+    char path[4096], value[8192];
+    ssize_t n = readlink("/proc/self/exe", path, sizeof path - 32);
+    if (n <= 0) {
+        return -1;
+    }
+    path[n] = '\0';
+    char *slash = strrchr(path, '/');
+    strcpy(slash + 1, "libfastckpt.so");
+    if (access(path, R_OK) < 0) {
+        fprintf(stderr, "fastckpt: %s: %s\n", path, strerror(errno));
+        return -1;
+    }
+    const char *old = getenv("LD_PRELOAD");
+    bool more = old && *old; // ours comes before what the user preloads, not instead of it
+    if ((size_t)snprintf(value, sizeof value, "%s%s%s", path, more ? ":" : "", more ? old : "") >= sizeof value) {
+        return -1;
+    }
+    return setenv("LD_PRELOAD", value, 1);
+}
+
+static int run(int argc, char **argv) {
+    int at = 2;
+    static struct config c;
+    if (set_options(argc, argv, &at) < 0) {
+        return 2;
+    }
+    if (at >= argc) {
+        return usage(2);
+    }
+    if (load_config(&c) < 0) {
+        return 2;
+    }
+    if (!c.paths[0]) {
+        fprintf(stderr, "fastckpt: no --paths and no FASTCKPT_PATHS: nothing will be captured\n");
+    }
+    if (preload() < 0) {
+        return 126;
+    }
+    execvp(argv[at], argv + at);
+    fprintf(stderr, "fastckpt: %s: %s\n", argv[at], strerror(errno));
+    return errno == ENOENT ? 127 : 126;
+}
+
+/** serve --dir DIR --key HEX, or serve --resume FD: for the shim and for an orphaned engine, not for people. */
+static int serve(int argc, char **argv) {
+    static struct config c;
+    const char *dir = "";
+    unsigned long key = 0;
+    for (int i = 2; i + 1 < argc; i += 2) {
+        if (strcmp(argv[i], "--resume") == 0) {
+            return keeper_serve_resume(atoi(argv[i + 1]));
+        }
+        if (strcmp(argv[i], "--dir") == 0) {
+            dir = argv[i + 1];
+        } else if (strcmp(argv[i], "--key") == 0) {
+            key = strtoul(argv[i + 1], NULL, 16);
+        }
+    }
+    return load_config(&c) < 0 || !key ? 2 : keeper_serve(dir, key, &c);
+}
+
+int main(int argc, char **argv) {
+    static struct config c;
+    const char *verb = argc > 1 ? argv[1] : "";
+    if (strcmp(verb, "run") == 0) {
+        return run(argc, argv);
+    }
+    if (strcmp(verb, "serve") == 0) {
+        return serve(argc, argv);
+    }
+    if (strcmp(verb, "status") == 0 || strcmp(verb, "wait") == 0) {
+        if (load_config(&c) < 0) {
+            return 2;
+        }
+        bool json = argc > 2 && strcmp(argv[2], "--json") == 0;
+        return strcmp(verb, "wait") == 0 ? tool_wait(&c) : tool_status(&c, json);
+    }
+    bool help = strcmp(verb, "--help") == 0 || strcmp(verb, "help") == 0 || strcmp(verb, "-h") == 0;
+    return usage(help ? 0 : 2);
+}

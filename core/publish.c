@@ -1,0 +1,190 @@
+// SPDX-License-Identifier: MIT
+//
+// publish: see publish.h. Every step may find that an engine that died has done it already: inodes are compared first.
+
+#include "publish.h"
+
+#include "log.h"
+#include "os.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <sys/vfs.h>
+
+#define EXT4_MAGIC 0xEF53
+#define XFS_MAGIC  0x58465342
+
+static int trim(struct file_slot *f) {
+    struct stat s;
+    int r = os_fstat(f->fd_own, &s);
+    if (r < 0 || f->reserved == 0 || (uint64_t)s.st_size >= f->reserved || f->reserved == INT64_MAX) {
+        return r;
+    }
+    if ((uint64_t)s.st_size < f->size_made) {
+        log_info("%s: its size is below what was written: another process has truncated it", f->name);
+    }
+    // Only when no stranger can hold the file: an append between the look and the cut would be lost (design 8).
+    return f->close_flags & CLOSE_SPAWNED ? 0 : io_calls.ftruncate(f->fd_prog, s.st_size);
+}
+
+int publish_sync(struct state *st, struct file_slot *f) {
+    bool shadow = !(f->flags & OPEN_FOLLOWED) && !f->linked;
+    if (shadow && f->state == FILE_CLOSED) {
+        int r = trim(f);
+        if (r < 0) {
+            return r;
+        }
+        if (f->close_flags & CLOSE_TIMES || f->size_end > 0) {
+            struct timespec ts[2] = {f->atime, f->mtime};
+            r = io_calls.futimens(f->fd_prog, ts);
+            if (r < 0) {
+                log_info("%s: times not set: %s", f->name, log_errno(-r));
+            }
+        }
+    }
+#if FASTCKPT_BREAK == 1 // canary: a publish without sync
+    return 0;
+#endif
+    int r = io_calls.fsync(f->fd_own);
+    // The kernel tells a write error once per description; what an engine heard before it died is repeated by the
+    // other.
+    if (r == 0 && st->generation > 1) {
+        r = io_calls.fsync(f->fd_prog);
+    }
+    return r == -EINVAL || r == -EROFS ? 0 : r;
+}
+
+static bool is_our_inode(const struct file_slot *f, const char *name) {
+    struct stat s;
+    return os_fstatat(f->fd_dir, name, &s, AT_SYMLINK_NOFOLLOW) == 0 && s.st_dev == f->dev && s.st_ino == f->ino;
+}
+
+static int replace(const struct file_slot *f) {
+    char tmp[32];
+    log_format(tmp, sizeof tmp, ".fastckpt-%016lx", (unsigned long)fnv1a(FNV1A_INIT, f->name, strlen(f->name)));
+    // The hidden name is the same each time, so what a power cut leaves between the two steps goes with the next save.
+    int r = io_calls.link_fd(f->fd_own, f->fd_dir, tmp);
+    if (r == -EEXIST) {
+        io_calls.unlinkat(f->fd_dir, tmp);
+        r = io_calls.link_fd(f->fd_own, f->fd_dir, tmp);
+    }
+    if (r < 0) {
+        return r;
+    }
+    r = io_calls.renameat(f->fd_dir, tmp, f->fd_dir, f->name);
+    if (r < 0) {
+        io_calls.unlinkat(f->fd_dir, tmp);
+    }
+    return r;
+}
+
+static bool behind_failure(const struct state *st, const struct file_slot *f) {
+    return f->publish <= st->fail_fence;
+}
+
+static int name_one(struct state *st, struct file_slot *f) {
+    if (f->flags & OPEN_FOLLOWED || f->linked || is_our_inode(f, f->name)) {
+        return 0;
+    }
+    if (f->flags & OPEN_HIDDEN) {
+        struct stat s;
+        if (behind_failure(st, f) && os_fstatat(f->fd_dir, f->name, &s, AT_SYMLINK_NOFOLLOW) == 0) {
+            return -ECANCELED;
+        }
+        return io_calls.renameat(f->fd_dir, f->hidden, f->fd_dir, f->name);
+    }
+    int r = io_calls.link_fd(f->fd_own, f->fd_dir, f->name);
+    if (r == -EEXIST) {
+        r = behind_failure(st, f) ? -ECANCELED : replace(f);
+    }
+    // The directory was deleted with all in it, as it would have been natively; or this inode was published by an
+    // engine that died, and replaced since.
+    return r == -ENOENT ? 0 : r;
+}
+
+/** Natively a directory's mtime changes when a name is made, at the open, and not at all when a file is overwritten:
+ *  savers sort directories by it and delete the oldest. Put back unless somebody else changed it in between. */
+static void put_mtime_back(const struct file_slot *f, const struct stat *before, bool replaced) {
+    struct stat after, now;
+    char path[32];
+    log_format(path, sizeof path, "/proc/self/fd/%d", f->fd_dir);
+    if (os_fstat(f->fd_dir, &after) < 0) {
+        return;
+    }
+    struct timespec want = before->st_mtim;
+    if (!replaced &&
+        (f->opened.tv_sec > want.tv_sec || (f->opened.tv_sec == want.tv_sec && f->opened.tv_nsec > want.tv_nsec))) {
+        want = f->opened;
+    }
+    struct timespec ts[2] = {{.tv_nsec = UTIME_OMIT}, want};
+    if (os_fstat(f->fd_dir, &now) == 0 && memcmp(&now.st_mtim, &after.st_mtim, sizeof now.st_mtim) == 0) {
+        os_utimensat(AT_FDCWD, path, ts, 0); // not ours to change: fine, then it stays
+    }
+}
+
+static bool orders_names(const struct file_slot *f) {
+    struct statfs s;
+    if (OS_CALL(SYS_fstatfs, f->fd_own, &s, 0, 0, 0, 0) < 0) {
+        return false;
+    }
+    return s.f_type == EXT4_MAGIC || s.f_type == XFS_MAGIC;
+}
+
+/** Must the directories changed so far be durable before this name changes? One journal keeps its own order. */
+static bool needs_sync_between(const struct file_slot *before, const struct file_slot *f) {
+    if (before->dir_dev == f->dir_dev && before->dir_ino == f->dir_ino) {
+        return false;
+    }
+    return before->dir_dev != f->dir_dev || !orders_names(f);
+}
+
+static void sync_dirs(struct state *st, const uint32_t *slots, unsigned from, unsigned to, int *result) {
+    for (unsigned i = from; i < to; i++) {
+        const struct file_slot *f = &st->files[slots[i]];
+        bool seen = result[i] < 0;
+        for (unsigned k = from; k < i && !seen; k++) {
+            const struct file_slot *g = &st->files[slots[k]];
+            if (result[k] == 0 && g->dir_dev == f->dir_dev && g->dir_ino == f->dir_ino) {
+                seen = true;
+            }
+        }
+        int r = seen ? 0 : io_calls.sync_dir(f->fd_dir);
+        if (r < 0 && r != -ENOENT) {
+            for (unsigned k = from; k < to; k++) {
+                const struct file_slot *g = &st->files[slots[k]];
+                if (result[k] == 0 && g->dir_dev == f->dir_dev && g->dir_ino == f->dir_ino) {
+                    result[k] = r;
+                }
+            }
+        }
+    }
+}
+
+void publish_names(struct state *st, const uint32_t *slots, unsigned n, int *result) {
+    unsigned from = 0;
+    uint64_t seen_fence = st->fail_fence;
+    for (unsigned i = 0; i < n; i++) {
+        struct file_slot *f = &st->files[slots[i]];
+        if (i > from && needs_sync_between(&st->files[slots[i - 1]], f)) {
+            sync_dirs(st, slots, from, i, result);
+            from = i;
+        }
+        struct stat before = {0}, old;
+        bool stat_ok = os_fstat(f->fd_dir, &before) == 0;
+        bool replaced = os_fstatat(f->fd_dir, f->name, &old, AT_SYMLINK_NOFOLLOW) == 0;
+        bool named = f->linked || f->flags & OPEN_FOLLOWED;
+        result[i] = name_one(st, f);
+        if (result[i] == 0) {
+            *(volatile uint32_t *)&f->linked = 1;
+            if (stat_ok && !named) {
+                put_mtime_back(f, &before, replaced);
+            }
+        } else if (st->fail_fence == seen_fence) {
+            // Those behind it in this batch must not replace anything either: the loop thread learns of it later.
+            st->fail_fence = max_u64(st->fail_fence, st->files[slots[n - 1]].publish);
+            seen_fence = st->fail_fence;
+        }
+    }
+    sync_dirs(st, slots, from, n, result);
+}

@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: MIT
+//
+// publish: the blocking half of commit, run by worker threads: make one file durable, give a batch of files their names
+// in order. Only io_calls and the slots it is given; no queues, no clients.
+
+#ifndef FASTCKPT_PUBLISH_H
+#define FASTCKPT_PUBLISH_H
+
+#include "io.h"
+#include "state.h"
+
+/** Gives back reserved space, sets the program's times, fsyncs. 0 or an error. */
+int publish_sync(struct state *st, struct file_slot *f);
+
+/** Gives the `n` files their names, strictly in order, and makes the directories durable. `result[i]` is set for each;
+ *  a failure does not stop the others, but replaces nothing behind itself. */
+void publish_names(struct state *st, const uint32_t *slots, unsigned n, int *result);
+
+#endif

@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: MIT
+//
+// state: all that must survive a death of the engine, in one memfd that only keeper and engine map. Fixed tables, links
+// by slot number, no pointers. A slot is filled first and its `state` stored last, so a new engine finds every slot
+// either complete or free; whatever it redoes from here must be harmless when done twice.
+//
+// Descriptors: keeper and engine share one descriptor table (clone(CLONE_FILES)); a number is recorded here after it is
+// installed and struck out before it is closed, so every descriptor not found here at a restart is litter. 0 is "none":
+// 0 to 2 are /dev/null. What lives only in an engine's own memory (requests in flight, lists) is not here.
+
+#ifndef FASTCKPT_STATE_H
+#define FASTCKPT_STATE_H
+
+#include "config.h"
+#include "protocol.h"
+
+#define CONNS_MAX    1024
+#define ENTRIES_MAX  8192
+#define FAILURES_MAX 64
+#define STATE_MAGIC  0x7374617465312e30ull
+#define NO_CLIENT    0xffffffffu
+
+struct client_slot {
+    _Atomic uint32_t used;
+    uint32_t root; // slot of the outermost shimmed ancestor that was a client when this one came; its own if none
+    int32_t pid, pidfd;
+    uint64_t token;
+    uint32_t tool;    // the fastckpt command
+    uint32_t leaving; // said LEAVE: open files count as closed
+    uint32_t exec;    // said EXEC: open files are published when the process is gone
+    uint32_t dead;    // the process is gone; the slot goes when its files are done
+    uint32_t failures_read;
+    uint32_t failures;
+    int64_t first_close_ns, last_publish_ns; // CLOCK_MONOTONIC
+};
+
+struct conn_slot {
+    _Atomic int32_t fd; // stored last; 0: free
+    uint32_t client;    // NO_CLIENT before hello
+};
+
+enum entry_state { ENTRY_FREE = 0, ENTRY_RECORDED, ENTRY_WAITING };
+
+struct entry {
+    _Atomic uint32_t state;
+    uint32_t conn; // slot to answer on; its fd may be gone by then
+    uint32_t client;
+    uint32_t canceled;
+    int32_t fds[MSG_FDS_MAX];
+    int32_t pad;
+    struct msg msg;
+};
+
+struct chunk_slot {       // valid while the chunk's word is handed or flying
+    uint32_t file;        // slot
+    uint32_t last_client; // who has it mapped: it gets it again
+    uint64_t file_id;
+    struct msg_hand_over what;
+};
+
+enum file_state { FILE_FREE = 0, FILE_OPEN, FILE_CLOSED };
+
+struct file_slot {
+    _Atomic uint32_t state;
+    uint32_t client, root;
+    uint32_t flags;            // OPEN_* of the open message
+    uint64_t id;               // number of the open entry
+    int32_t fd_prog;           // the program's description
+    int32_t fd_own;            // our own description of the same inode, direct if `direct`
+    int32_t fd_dir;            // its directory, O_PATH
+    int32_t error;             // negative errno: failed, never published
+    uint64_t dev, ino;         // of the inode
+    uint64_t dir_dev, dir_ino; // of the directory
+    uint64_t publish;          // place in the commit queue: number of the close or sync entry; 0: not in it
+    uint64_t sync_wanted;      // sync everything up to this number ...
+    uint64_t synced;           // ... done up to this number
+    uint32_t linked;           // the name points to this inode
+    uint32_t done;             // link and directory are durable
+    uint32_t dropped;          // the name was deleted: never published
+    uint32_t direct;           // direct writes work here (ext4, xfs)
+    uint32_t close_flags;      // CLOSE_*
+    uint32_t fenced;           // this engine generation has fenced it after a restart (generation number)
+    uint64_t size_made;        // kernel size as we last made it
+    uint64_t size_end;         // end of the last byte handed over
+    uint64_t reserved;         // space is reserved up to here
+    struct timespec atime, mtime, opened;
+    char name[NAME_CAP];
+    char hidden[NAME_CAP];
+    char where[160];
+};
+
+struct failure {
+    uint32_t client;
+    uint32_t fetched;
+    char text[480];
+};
+
+struct state {
+    uint64_t magic;
+    struct config config;
+    uint64_t key;
+    uint64_t staging_max;
+    int32_t keeper_pid, engine_pid;
+    // base descriptors, open for as long as the pair lives
+    int32_t fd_state, fd_staging, fd_numbers, fd_tables, fd_tables_ro, fd_listen, fd_lock, fd_log, fd_dir, fd_binary;
+    int32_t fd_keeper; // pidfd of the keeper
+    uint32_t generation;
+    uint32_t plain;         // after three crashes in a minute: threads, one entry at a time
+    _Atomic uint64_t blame; // number of the entry whose thread crashed, written by the dying thread
+    uint64_t blamed[8];     // entries named once
+    uint32_t n_blamed;
+    uint64_t skip[8]; // entries named twice: their file is failed
+    uint32_t n_skip;
+    uint64_t fail_fence; // entries up to this number that delete or replace are not executed (failure behind failure)
+    uint64_t fail_from;  // ... and are behind this one, the first that failed
+    uint8_t steps[CHUNKS_MAX / 16]; // 1: this step of staging has memory
+    // counters for status
+    uint64_t published, written_bytes;
+    uint32_t failures_total, failures_shown;
+    uint32_t n_failures; // ring position
+    char note[200];
+    struct failure failures[FAILURES_MAX];
+    struct client_slot clients[CLIENTS_MAX];
+    struct conn_slot conns[CONNS_MAX];
+    struct entry entries[ENTRIES_MAX];
+    struct file_slot files[FILES_MAX];
+    struct chunk_slot chunks[CHUNKS_MAX];
+};
+
+/** The process-local view of the pair's memory: mapped again by each engine. */
+struct pair {
+    struct state *st;
+    struct tables *t;
+    struct numbers *numbers;
+    char *window; // staging, mapped whole
+};
+
+/** Makes the memory of a new pair (keeper, once) and fills `p` but the window. Descriptors are recorded. 0 or an error.
+ */
+int state_create(struct pair *p, const struct config *c);
+/** Maps the memory of an existing pair from its state's descriptor. */
+int state_attach(struct pair *p, int fd_state);
+/** Maps staging (engine). */
+int state_map_staging(struct pair *p);
+
+/** Strikes a recorded descriptor out and closes it; 0 is ignored. */
+void state_close_fd(int32_t *recorded);
+/** Closes every descriptor that is not recorded, but `keep` (-1: none). A new engine's first act. */
+void state_close_litter(const struct pair *p);
+
+static inline uint64_t chunk_load(const struct pair *p, unsigned c) {
+    return atomic_load_explicit(&p->t->chunks[c], memory_order_acquire);
+}
+static inline void chunk_store(struct pair *p, unsigned c, enum chunk_state s, unsigned client, uint64_t number) {
+    atomic_store_explicit(&p->t->chunks[c], chunk_word(s, client, number), memory_order_release);
+}
+
+#endif

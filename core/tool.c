@@ -1,0 +1,246 @@
+// SPDX-License-Identifier: MIT
+//
+// tool: see tool.h.
+
+#include "tool.h"
+
+#include "log.h"
+#include "os.h"
+#include "protocol.h"
+#include "runtime.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#define ENGINES_MAX   64
+#define LINE_EVERY_NS 10000000000ll
+
+struct link {
+    int sock;
+    struct numbers *numbers;
+};
+
+static int ask(const struct link *l, struct msg *m, int *fds, int *nfds) {
+    m->magic = MSG_MAGIC;
+    int r = msg_send(l->sock, m, fds, fds && *nfds > 0 ? *nfds : 0, 0);
+    if (r < 0) {
+        return r;
+    }
+    int got[MSG_FDS_MAX], n = 0;
+    ssize_t len;
+    do {
+        len = msg_recv(l->sock, m, got, &n, MSG_CMSG_CLOEXEC);
+    } while (len == -EINTR);
+    if (fds) {
+        memcpy(fds, got, sizeof got);
+        *nfds = n;
+    }
+    return len <= 0 ? -EPIPE : m->result;
+}
+
+static int link_open(struct link *l, int dirfd, uint64_t key) {
+    l->sock = runtime_connect(dirfd, key);
+    if (l->sock < 0) {
+        return l->sock;
+    }
+    struct msg m = {.type = MSG_HELLO, .u.hello = {.magic = MSG_MAGIC, .pid = getpid(), .tool = 1}};
+    int fds[MSG_FDS_MAX] = {os_pidfd_open(getpid())}, nfds = 1;
+    int own = fds[0];
+    int r = ask(l, &m, fds, &nfds);
+    os_close(own);
+    if (r == 0 && nfds == 3) {
+        void *page = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, fds[1], 0);
+        l->numbers = page == MAP_FAILED ? NULL : page;
+    }
+    for (int i = 0; i < nfds && r == 0; i++) {
+        os_close(fds[i]);
+    }
+    if (r < 0 || !l->numbers) {
+        os_close(l->sock);
+        return r < 0 ? r : -EPROTO;
+    }
+    return 0;
+}
+
+/** Keys of all engines of this user, the one of our own surroundings first. */
+static unsigned find_engines(const struct config *c, int *ret_dir, uint64_t *keys) {
+    char path[CONFIG_DIR_MAX], why[256] = "";
+    *ret_dir = runtime_open(c->runtime_dir, path, sizeof path, why, sizeof why);
+    if (*ret_dir < 0) {
+        log_error("%s", why);
+        return 0;
+    }
+    unsigned n = 0;
+    uint64_t own = runtime_key();
+    DIR *d = opendir(path);
+    struct dirent *e;
+    while (d && (e = readdir(d))) {
+        char *end;
+        if (strncmp(e->d_name, "engine-", 7) != 0) {
+            continue;
+        }
+        uint64_t key = strtoull(e->d_name + 7, &end, 16);
+        if (strcmp(end, ".sock") == 0 && n < ENGINES_MAX) {
+            keys[n++] = key;
+            if (key == own) {
+                keys[n - 1] = keys[0];
+                keys[0] = key;
+            }
+        }
+    }
+    if (d) {
+        closedir(d);
+    }
+    return n;
+}
+
+static void print_json(const struct status *s) {
+    printf("{\"keeper_pid\": %d, \"engine_pid\": %d, \"clients\": %u, \"pending_files\": %u, \"pending_bytes\": %lu, "
+           "\"staging_bytes\": %lu, \"staging_used\": %lu, \"published_files\": %lu, \"failures\": %u, "
+           "\"restarts\": %u, \"written_bytes\": %lu, \"backend\": \"%s\"}\n",
+           s->keeper_pid, s->engine_pid, s->clients, s->pending_files, (unsigned long)s->pending_bytes,
+           (unsigned long)s->staging_bytes, (unsigned long)s->staging_used, (unsigned long)s->published_files,
+           s->failures, s->restarts, (unsigned long)s->written_bytes, s->backend);
+}
+
+static void print_text(const struct status *s) {
+    printf("engine %d (keeper %d, %s%s)\n", s->engine_pid, s->keeper_pid, s->backend,
+           s->restarts ? ", was restarted" : "");
+    printf("  clients    %u\n", s->clients);
+    printf("  pending    %u files, %.1f MiB\n", s->pending_files, (double)s->pending_bytes / MIB);
+    printf("  published  %lu files, %.1f MiB written\n", (unsigned long)s->published_files,
+           (double)s->written_bytes / MIB);
+    printf("  staging    %.0f of %.0f MiB in use\n", (double)s->staging_used / MIB, (double)s->staging_bytes / MIB);
+    printf("  failures   %u\n", s->failures);
+    if (s->note[0]) {
+        printf("  note       %s\n", s->note);
+    }
+}
+
+static unsigned print_failures(const struct link *l) {
+    unsigned n = 0;
+    for (;;) {
+        struct msg m = {.type = MSG_FAILURES};
+        if (ask(l, &m, NULL, NULL) < 0) {
+            return n;
+        }
+        printf("  failed     %s\n", m.u.text);
+        n++;
+    }
+}
+
+int tool_status(const struct config *c, bool json) {
+    uint64_t keys[ENGINES_MAX];
+    int dir = -1, shown = 0;
+    unsigned failed = 0, n = find_engines(c, &dir, keys);
+    for (unsigned i = 0; i < n; i++) {
+        struct link l = {0};
+        if (link_open(&l, dir, keys[i]) < 0) {
+            continue;
+        }
+        struct msg m = {.type = MSG_STATUS};
+        if (ask(&l, &m, NULL, NULL) == 0) {
+            failed += m.u.status.failures;
+            shown++;
+            if (json) {
+                print_json(&m.u.status);
+            } else {
+                print_text(&m.u.status);
+                print_failures(&l);
+            }
+        }
+        os_close(l.sock);
+    }
+    if (!shown && json) {
+        print_json(&(struct status){0});
+    } else if (!shown) {
+        printf("no engine is running\n");
+    }
+    return failed > 0;
+}
+
+// ---- wait
+
+static volatile sig_atomic_t interrupts; // Ctrl-C so far
+
+static void on_interrupt(int sig) {
+    (void)sig;
+    interrupts++;
+}
+
+static void progress(const struct link *side, bool terminal) {
+    struct msg m = {.type = MSG_STATUS};
+    if (ask(side, &m, NULL, NULL) == 0) {
+        fprintf(stderr, "%sfastckpt: %u files, %.1f MiB to go%s", terminal ? "\r\033[K" : "", m.u.status.pending_files,
+                (double)m.u.status.pending_bytes / MIB, terminal ? "" : "\n");
+        fflush(stderr);
+    }
+}
+
+/** Waits for the answer on `l` while telling how far it is. */
+static int wait_one(const struct link *l, const struct link *side) {
+    struct msg m = {.magic = MSG_MAGIC, .type = MSG_WAIT, .scope = WAIT_ALL, .number = number_draw(l->numbers)};
+    int r = msg_send(l->sock, &m, NULL, 0, 0);
+    bool terminal = isatty(2), told = false, said = false;
+    int64_t next = os_now_ns(CLOCK_MONOTONIC) + (terminal ? 1000000000ll : LINE_EVERY_NS);
+    while (r == 0) {
+        struct pollfd p = {.fd = l->sock, .events = POLLIN};
+        int ready = os_poll(&p, 1, 200);
+        if (interrupts >= 2) {
+            return 130;
+        }
+        if (interrupts == 1 && !said) {
+            fprintf(stderr, "%sfastckpt: waiting for files to become durable; Ctrl-C again to stop waiting\n",
+                    told && terminal ? "\r\033[K" : "");
+            said = true;
+        }
+        if (ready > 0) {
+            int n = 0, fds[MSG_FDS_MAX];
+            r = msg_recv(l->sock, &m, fds, &n, 0) <= 0 ? -EPIPE : m.result;
+            break;
+        }
+        if (os_now_ns(CLOCK_MONOTONIC) > next) {
+            progress(side, terminal);
+            told = true;
+            next += terminal ? 200000000ll : LINE_EVERY_NS;
+        }
+    }
+    if (told && terminal) {
+        fprintf(stderr, "\r\033[K");
+    }
+    return r < 0;
+}
+
+int tool_wait(const struct config *c) {
+    uint64_t keys[ENGINES_MAX];
+    int dir = -1, result = 0;
+    unsigned n = find_engines(c, &dir, keys);
+    signal(SIGINT, on_interrupt);
+    for (unsigned i = 0; i < n; i++) {
+        struct link l = {0}, side = {0};
+        if (link_open(&l, dir, keys[i]) < 0) {
+            continue;
+        }
+        if (link_open(&side, dir, keys[i]) == 0) {
+            int r = wait_one(&l, &side);
+            struct msg m = {.type = MSG_STATUS};
+            if (r == 0 && ask(&side, &m, NULL, NULL) == 0 && m.u.status.failures > 0) {
+                fprintf(stderr, "fastckpt: %u files have failed: see `fastckpt status`\n", m.u.status.failures);
+                r = 1;
+            }
+            result = r > result ? r : result;
+            os_close(side.sock);
+        }
+        os_close(l.sock);
+    }
+    return result;
+}
