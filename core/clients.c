@@ -15,11 +15,13 @@
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/vfs.h>
 #include <unistd.h>
 
 #define EXT4_MAGIC 0xEF53
 #define XFS_MAGIC  0x58465342
+#define FDS_SPARE  16 // descriptors kept free for sockets, questions and directories
 
 static struct file_slot *slot_file(struct engine *e, unsigned slot) {
     return &e->p.st->files[slot];
@@ -77,6 +79,13 @@ static int free_slot(struct engine *e, uint64_t number) {
 static void reset_runs(struct engine *e, unsigned slot) {
     memset(&e->writer.run[slot], 0, sizeof e->writer.run[slot]);
     memset(&e->commit.run[slot], 0, sizeof e->commit.run[slot]);
+}
+
+bool files_crowded(const struct entry *en) {
+    // The kernel gives the lowest free number: how high ours are says how full the table is.
+    struct rlimit r;
+    int high = en->fds[0] > en->fds[1] ? en->fds[0] : en->fds[1];
+    return getrlimit(RLIMIT_NOFILE, &r) == 0 && r.rlim_cur != RLIM_INFINITY && (rlim_t)high + FDS_SPARE > r.rlim_cur;
 }
 
 int files_open(struct engine *e, const struct entry *en) {

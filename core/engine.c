@@ -128,7 +128,6 @@ static void rebuild(struct engine *e) {
         entries_rebuild(e);
         return;
     }
-    state_close_litter(&e->p);
     writer_rebuild(&e->writer);
     names_rebuild(&e->p);
     commit_rebuild(&e->commit);

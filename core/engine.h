@@ -24,7 +24,7 @@ struct engine {
     struct writer writer;
     int epoll;
     uint64_t pass;    // full looks over all sockets so far
-    bool pass_broken; // this one could not read everything: it does not count
+    bool starved;               // no descriptor was free for what a socket holds
     unsigned n_inbox, n_waiting, n_free_entries;
     uint32_t inbox[ENTRIES_MAX];   // entries whose turn has not come, by number
     uint64_t read_in[ENTRIES_MAX]; // pass in which an entry was read
@@ -77,6 +77,8 @@ void files_release_turn(struct engine *e);
 void files_done(struct engine *e, unsigned slot);
 /** Closes the file in the order of numbers as the close message says. */
 void files_close(struct engine *e, unsigned slot, const struct msg *m);
+/** True when the descriptor table is so full that a further file must wait, or be native. */
+bool files_crowded(const struct entry *en);
 int files_open(struct engine *e, const struct entry *en);
 struct file_slot *files_find(struct engine *e, const struct msg *m);
 bool files_any(const struct engine *e);

@@ -120,6 +120,9 @@ static enum verdict do_hand_over(struct engine *e, struct entry *en) {
 // ---- Files
 
 static enum verdict do_open(struct engine *e, struct entry *en) {
+    if (files_crowded(en)) {
+        return e->commit.n_queue > 0 ? WAIT : say(e, en, -EMFILE);
+    }
     int slot = files_open(e, en);
     if (slot >= 0) {
         en->msg.slot = (uint32_t)slot;

@@ -46,6 +46,7 @@ static void accept_all(struct engine *e) {
     for (;;) {
         int fd = accept4(e->p.st->fd_listen, NULL, NULL, 0);
         if (fd < 0) {
+            e->starved |= errno != EAGAIN && errno != EINTR;
             return;
         }
         struct ucred cred;
@@ -140,8 +141,10 @@ static bool read_one(struct engine *e, unsigned conn) {
         return false;
     }
     if (len == -EMFILE || len == -ENFILE || len == -ETOOMANYREFS || len == -ENOBUFS) {
+        // Back-pressure: it stays in the queue until descriptors are free. The pass counts all the same: what carries
+        // descriptors is a question, so its sender has sent nothing behind it, and nothing else is ordered by it.
         close_fds(fds, nfds);
-        e->pass_broken = true; // back-pressure: it stays in the queue until descriptors are free
+        e->starved = true;
         return false;
     }
     if (len <= 0) {
@@ -209,12 +212,15 @@ static void handle(struct engine *e, unsigned kind, unsigned index) {
 
 void intake_turn(struct engine *e, int timeout_ms) {
     struct epoll_event ev[EVENTS_MAX];
-    e->pass_broken = false;
+    e->starved = false;
     int n = epoll_wait(e->epoll, ev, EVENTS_MAX, timeout_ms);
     for (int i = 0; i < n; i++) {
         handle(e, (unsigned)(ev[i].data.u64 >> 32), (unsigned)ev[i].data.u64);
     }
-    if (n >= 0 && n < EVENTS_MAX && !e->pass_broken) {
+    if (n >= 0 && n < EVENTS_MAX) {
         e->pass++;
+    }
+    if (e->starved) {
+        os_sleep_ms(5); // the sockets stay readable: do not spin until descriptors are free
     }
 }

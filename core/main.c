@@ -77,15 +77,15 @@ static int set_options(int argc, char **argv, int *at) {
     return 0;
 }
 
-static int preload(void) {
+static int preload(const char *argv0) {
     char path[4096], value[8192];
     ssize_t n = readlink("/proc/self/exe", path, sizeof path - 32);
-    if (n <= 0) {
+    if (n <= 0 && (!realpath(argv0, path) || strlen(path) > sizeof path - 32)) { // no /proc here
+        fprintf(stderr, "fastckpt: where this program lies cannot be found out without /proc: call it by its path\n");
         return -1;
     }
-    path[n] = '\0';
-    char *slash = strrchr(path, '/');
-    strcpy(slash + 1, "libfastckpt.so");
+    path[n > 0 ? (size_t)n : strlen(path)] = '\0';
+    strcpy(strrchr(path, '/') + 1, "libfastckpt.so");
     if (access(path, R_OK) < 0) {
         fprintf(stderr, "fastckpt: %s: %s\n", path, strerror(errno));
         return -1;
@@ -113,7 +113,7 @@ static int run(int argc, char **argv) {
     if (!c.paths[0]) {
         fprintf(stderr, "fastckpt: no --paths and no FASTCKPT_PATHS: nothing will be captured\n");
     }
-    if (preload() < 0) {
+    if (preload(argv[0]) < 0) {
         return 126;
     }
     execvp(argv[at], argv + at);
