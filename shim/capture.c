@@ -1,0 +1,245 @@
+// SPDX-License-Identifier: MIT
+//
+// capture: see capture.h. Cheap rejections first: an open that only reads, or whose name does not match, pays for text
+// alone. Any surprise ends in a native open.
+
+#include "capture.h"
+
+#include "../core/log.h"
+#include "../core/os.h"
+#include "../core/path.h"
+#include "fdtable.h"
+#include "namecalls.h"
+#include "own.h"
+#include "report.h"
+#include "shadow.h"
+
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+
+#define OPEN_WAIT_MS 2000
+
+// An open by the program.
+struct request {
+    int dirfd;
+    const char *path;
+    int flags;
+    mode_t mode;
+    const void *caller;
+};
+
+enum class { CLASS_NATIVE, CLASS_FOLLOW, CLASS_SHADOW };
+
+static enum class classify(int flags) {
+    bool excl = (flags & O_CREAT) && (flags & O_EXCL);
+    if (flags & (O_DIRECT | O_DSYNC | O_SYNC | O_PATH | O_DIRECTORY | __O_TMPFILE | O_ASYNC)){return CLASS_NATIVE;}
+return (flags & O_ACCMODE) == O_WRONLY && (flags & O_TRUNC) && !(flags & O_APPEND) && !excl ? CLASS_SHADOW
+                                                                                            : CLASS_FOLLOW;
+}
+
+// "libtorch_cpu.so+0x1234 (pid 77)": addr2line's input.
+static void describe_caller(const void *caller, char *buf, size_t cap) {
+    Dl_info info = {0};
+    if (caller != NULL && dladdr(caller, &info) != 0 && info.dli_fname != NULL) {
+        log_format(buf, cap, "%s+0x%lx (pid %d)", path_base(info.dli_fname),
+                   (unsigned long)((const char *)caller - (const char *)info.dli_fbase), os_getpid());
+    } else {
+        log_format(buf, cap, "0x%lx (pid %d)", (unsigned long)caller, os_getpid());
+    }
+}
+
+// Tells the engine of `fd` and enters it. 0, or an error: it is the caller's, as it was.
+static int enlist(const struct place *p, const struct request *rq, int fd, const struct shadow *s) {
+    struct stat st;
+    struct file *f = fd < FDTABLE_MAX && os_fstat(fd, &st) == 0 ? file_new() : NULL;
+    if (f == NULL) {
+        return -EMFILE;
+    }
+    struct msg q = {.type = MSG_OPEN};
+    struct msg_open *o = &q.u.open;
+    o->flags = s == NULL ? OPEN_FOLLOWED : (s->replaces ? OPEN_REPLACES : 0) | (s->hidden[0] ? OPEN_HIDDEN : 0);
+    o->open_flags = (uint32_t)rq->flags;
+    o->dir_mtime = p->mtime;
+    memcpy(o->name, p->name, sizeof o->name);
+    if (s != NULL) {
+        memcpy(o->hidden, s->hidden, sizeof o->hidden);
+    }
+    describe_caller(rq->caller, o->where, sizeof o->where);
+    const int fds[] = {fd, p->dir};
+    int r = client_ask(&q, fds, 2, NULL, NULL, OPEN_WAIT_MS);
+    if (r < 0) {
+        file_put(f);
+        return r;
+    }
+    f->slot = q.slot;
+    f->id = q.file != 0 ? q.file : q.number;
+    f->dev = st.st_dev;
+    f->ino = st.st_ino;
+    f->followed = s == NULL;
+    f->replaces = s != NULL && s->replaces;
+    f->spawned_at = atomic_load(&shim.spawned);
+    f->opened_ns = os_now_ns(CLOCK_MONOTONIC);
+    file_set_name(f, p->dir, p->name, s != NULL && s->hidden[0] ? s->hidden : NULL);
+    fd_enter(fd, f);
+    report_keep_stderr();
+    return 0;
+}
+
+// Follows a file opened natively, if it is the regular file under its name.
+static void follow(const struct place *p, const struct request *rq, int fd) {
+    struct stat st, named;
+    if (os_fstat(fd, &st) == 0 && S_ISREG(st.st_mode) && !shadow_useless_fs(p->dir) &&
+        os_fstatat(p->dir, p->name, &named, AT_SYMLINK_NOFOLLOW) == 0 && named.st_dev == st.st_dev &&
+        named.st_ino == st.st_ino) {
+        enlist(p, rq, fd, NULL);
+    }
+}
+
+// What truncates in place must not be seen before what was closed earlier is durable. 0, or the error to return.
+static int before_truncation(const struct place *p, const struct request *rq) {
+    struct stat st;
+    if (!(rq->flags & O_TRUNC) || names_idle() || os_fstatat(p->dir, p->name, &st, AT_SYMLINK_NOFOLLOW) < 0 ||
+        !S_ISREG(st.st_mode) || st.st_size == 0) {
+        return 0;
+    }
+    return names_wait(WAIT_ALL, -1);
+}
+
+static int native(const struct place *p, const struct request *rq) {
+    int r = before_truncation(p, rq);
+    return r < 0 ? r : CAPTURE_NATIVE;
+}
+
+static int open_followed(const struct place *p, const struct request *rq) {
+    struct stat st;
+    int r = os_fstatat(p->dir, p->name, &st, AT_SYMLINK_NOFOLLOW);
+    if (r == 0 && !S_ISREG(st.st_mode)) {
+        return CAPTURE_NATIVE; // opening a fifo may block: as a cancellation point, outside of our bookkeeping
+    }
+    r = before_truncation(p, rq);
+    if (r < 0) {
+        return r;
+    }
+    int fd = os_openat(rq->dirfd, rq->path, rq->flags, rq->mode);
+    if (fd >= 0) {
+        follow(p, rq, fd);
+    }
+    return fd;
+}
+
+// `base`: the pending inode of this name, if there is one (fd -1: none).
+static int open_shadow(const struct place *p, const struct request *rq, const struct lent *base, uint64_t word) {
+    struct shadow s;
+    if (shadow_useless_fs(p->dir)) {
+        return native(p, rq);
+    }
+    int r = shadow_make(p, base->fd, rq->flags, rq->mode, &s);
+    if (r == SHADOW_NATIVE) {
+        r = names_clear(word); // a pending file of this name first, then over it
+        return r < 0 ? r : native(p, rq);
+    }
+    if (r < 0) {
+        return r;
+    }
+    if (enlist(p, rq, s.fd, &s) < 0) {
+        shadow_drop(p, &s);
+        return native(p, rq);
+    }
+    return s.fd;
+}
+
+// A name that is captured already. Open: the same inode again, by a native open: ours becomes the kernel's, another
+// process's is lent. Closed and pending: a new shadow that takes after it. True: *r is the result.
+static bool open_again(const struct place *p, enum class class, uint64_t word, struct lent *base, int *r) {
+    if (class == CLASS_SHADOW && names_own(word) == NULL && names_lend_place(p, word, false, base) == 0) {
+        if (base->pending) {
+            return false;
+        }
+        names_return(base);
+        base->fd = -1;
+    }
+    bool ours = names_own(word) != NULL;
+    *r = names_clear(word);
+    if (*r == 0 && !ours) {
+        return false; // published by now
+    }
+    *r = *r < 0 ? *r : CAPTURE_NATIVE;
+    return true;
+}
+
+static int open_matched(const struct place *p, const struct request *rq) {
+    enum class class = classify(rq->flags);
+    struct lent base = {.fd = -1};
+    int r = client_connect();
+    if (r < 0) {
+        return CAPTURE_NATIVE;
+    }
+    uint64_t word = names_word(p);
+    enum name_state state = word != 0 ? name_word_state(word) : NAME_NONE;
+    if ((state == NAME_OPEN || state == NAME_PENDING) && open_again(p, class, word, &base, &r)) {
+        return r;
+    }
+    if (class == CLASS_SHADOW && state == NAME_FOLLOWED && names_own(word) != NULL) {
+        class = CLASS_NATIVE; // the program has this inode open already
+    }
+    r = class == CLASS_SHADOW   ? open_shadow(p, rq, &base, word)
+        : class == CLASS_FOLLOW ? open_followed(p, rq)
+                                : native(p, rq);
+    if (base.fd >= 0) {
+        names_return(&base);
+    }
+    return r;
+}
+
+// Finds the place of a name that matches, with its directory at a high descriptor. 0, or CAPTURE_NATIVE.
+static int match(const struct request *rq, struct place *p) {
+    const char *patterns = shim.config.paths;
+    bool excl = (rq->flags & O_CREAT) && (rq->flags & O_EXCL);
+    bool given = policy_match(patterns, rq->dirfd, rq->path);
+    if (place_find(p, rq->dirfd, rq->path, !excl && !(rq->flags & O_NOFOLLOW)) < 0) {
+        return CAPTURE_NATIVE;
+    }
+    if (!given && !policy_match_in(patterns, p->dir, p->name)) {
+        place_close(p);
+        return CAPTURE_NATIVE;
+    }
+    p->dir = own_high(p->dir); // the program's descriptor gets the lowest number, as always
+    return p->dir < 0 ? CAPTURE_NATIVE : 0;
+}
+
+int capture_open(int dirfd, const char *path, int flags, mode_t mode, const void *caller) {
+    struct request rq = {dirfd, path, flags, mode, caller};
+    int access = flags & O_ACCMODE;
+    if ((access != O_WRONLY && access != O_RDWR) || !atomic_load_explicit(&shim.ready, memory_order_acquire) ||
+        path == NULL || guard_depth != 0 || guard_foreign()) {
+        return CAPTURE_NATIVE;
+    }
+    struct place p;
+    guard_depth++;
+    int r = match(&rq, &p);
+    if (r == 0) {
+        r = open_matched(&p, &rq);
+        place_close(&p);
+    }
+    guard_depth--;
+    return r;
+}
+
+void capture_follow(int fd, int dirfd, const char *path, int flags, const void *caller) {
+    struct request rq = {dirfd, path, flags, 0, caller};
+    struct place p;
+    if (!atomic_load_explicit(&shim.ready, memory_order_acquire) || path == NULL || guard_depth != 0 ||
+        guard_foreign()) {
+        return;
+    }
+    guard_depth++;
+    if (match(&rq, &p) == 0) {
+        if (client_connect() == 0) {
+            follow(&p, &rq, fd);
+        }
+        place_close(&p);
+    }
+    guard_depth--;
+}

@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: MIT
+//
+// client: this process as a client of the engine: connections, numbers, questions and answers, the mapped memory,
+// borrowed chunks, and what happens when keeper and engine are both gone. Knows chunks and entries, not files' policy:
+// file.c decides what is sent and when.
+//
+// Connections: a question owns a connection until it is answered, so answers need no sorting. They come from a small
+// pool, are made on demand, sit on high descriptors (close-on-exec) and are re-made when a program has closed them.
+// Lost connection and the engine lives: reconnect with (client, token). Lost and no engine: client_lost().
+
+#ifndef FASTCKPT_CLIENT_H
+#define FASTCKPT_CLIENT_H
+
+#include "../core/protocol.h"
+
+/** Everything below may be called from a hook: no malloc, no stdio, errno untouched; negative errno results. */
+
+/** Connects if needed (starting a pair on demand). 0, or an error: the caller goes natively. After a time-out (2 s) or
+ *  a failed start the next 2 s of calls fail at once instead of waiting again. */
+int client_connect(void);
+
+/** True while a connection is believed to live. One load; no system call. */
+bool client_alive(void);
+
+/** The engine's tables, or NULL before the first connection and after a fork in the child. */
+const struct tables *client_tables(void);
+unsigned client_slot(void);
+
+/** Draws a number for an entry. To be called before anything that others can notice. */
+uint64_t client_number(void);
+
+/**
+ * Sends `q` (type, file, slot, body filled in; number drawn here if 0) with descriptors and waits for the answer, which
+ * replaces *q; descriptors of the answer go to `fds_out` (own them; high, close-on-exec) and *nfds_out. Waits at most
+ * `timeout_ms` (< 0: no limit; after 10 s one line says what it waits for); on a time-out it sends CANCEL. Returns the
+ * answer's result, or -ETIMEDOUT, or -EPIPE when keeper and engine are gone.
+ */
+int client_ask(struct msg *q, const int *fds, int nfds, int *fds_out, int *nfds_out, int timeout_ms);
+
+/** Sends an entry that is not answered (HAND_OVER, CLOSE, RETURN, EXEC). Order of calls by one thread is kept by the
+ *  numbers. 0, or -EPIPE when keeper and engine are gone. */
+int client_tell(struct msg *m);
+
+/**
+ * Takes a chunk to fill: one in hand, else borrowed (16 at a time). `*mem` is its memory, mapped and resident.
+ * Waits for the engine when staging is full; -EAGAIN when `may_wait` is false or when this client itself holds partial
+ * chunks that the engine waits for (the caller hands its oldest over, then asks again). Returns the chunk's number.
+ */
+int client_take_chunk(bool may_wait, void **mem);
+/** Puts an unused chunk back into this process's hand. */
+void client_put_chunk(unsigned chunk);
+/** The memory of a chunk that this client has in its hands or handed over. */
+void *client_chunk_mem(unsigned chunk);
+
+/** The engine's word on a chunk handed over with `number`: still unwritten (handed or flying)? */
+bool client_chunk_unwritten(unsigned chunk, uint64_t number);
+
+/** Prints failures of files closed earlier that the engine has told since the last call (P6), on stderr. Returns how
+ *  many are new. One load when there are none. */
+int client_report_failures(void);
+
+/** Hands a chunk over: `m` is a HAND_OVER, complete but for its number. It is noted for client_next_unwritten before it
+ *  is sent, and is no longer in this process's hands whatever the result. */
+int client_hand_over(struct msg *m);
+/** Gives all chunks in hand back to the engine: nothing is captured any more. */
+void client_return_chunks(void);
+
+/** Keeper and engine are gone (a hang-up and nobody who knows us). Recovers files; true when none of them needs the old
+ *  memory any more: only then does client_connect start a new pair. Set by file_new. */
+extern bool (*client_on_lost)(void);
+/** How often keeper and engine were lost so far: a file of an older epoch has to be recovered (lost.c). */
+uint32_t client_epoch(void);
+/** For recovery: the chunk of `file` with the lowest number above `after` that was handed over and is not written yet.
+ *  Fills *m (number, chunk, index, extents) and *mem. False: no more. */
+bool client_next_unwritten(uint64_t file, uint64_t after, struct msg *m, void **mem);
+/** For messages at a loss: had the engine that is gone still this file, closed and not published? */
+bool client_was_pending(uint64_t file, uint32_t slot);
+
+/** Fork handler of the child: closes our descriptors, forgets connections, chunks and tables. */
+void client_after_fork(void);
+
+/** Descriptors of ours, for the close family: a hook skips them (close: EBADF) and moves them when dup2 wants the
+ *  number. */
+bool client_owns_fd(int fd);
+/** Moves ours from number `fd` to another, before a dup2 onto it. 0, or -EBUSY. */
+int client_move_fd(int fd);
+/** The lowest descriptor number that the shim's own descriptors use. */
+int client_fd_floor(void);
+
+/** Says LEAVE and waits if `wait` (progress on a terminal, else a line every 10 s; a second SIGINT or SIGTERM ends it).
+ *  Fills the answer for the report. */
+int client_leave(bool wait, struct msg_leave *ret);
+
+#endif

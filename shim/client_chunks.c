@@ -1,0 +1,263 @@
+// SPDX-License-Identifier: MIT
+//
+// client_chunks: staging memory in this process: the window it is mapped in, the chunks in hand, and a note of each
+// chunk handed over, so that its bytes are found again when keeper and engine are killed. Knows no file but by its id.
+//
+// Locks: `borrowing` is held while the engine is asked for chunks, so that one thread asks for all; `hands` only for
+// the few instructions that change the stack of chunks in hand. Order: borrowing -> hands.
+
+#include <errno.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "../core/os.h"
+#include "../core/staging.h"
+#include "client_inside.h"
+#include "guard.h"
+#include "own.h"
+
+#ifndef MADV_POPULATE_WRITE
+#define MADV_POPULATE_WRITE 23
+#endif
+
+#define HAND_MAX 32
+
+/** What is known of a chunk that this process has had. */
+struct note {
+    uint64_t borrowed; // low 48 bits of the borrow message's number, as in the chunk's word
+    uint64_t number;   // of the hand-over message; 0: in hand
+    uint64_t file;
+    uint64_t index;
+    uint32_t n;
+    struct extent extent[EXTENTS_MAX];
+};
+
+static struct chunks {
+    struct lock borrowing, hands;
+    const struct tables *tables; // stays mapped after a loss
+    int staging;                 // handle of the memfd; -1: no session
+    char *window;
+    uint64_t size;
+    uint32_t count;              // chunks in the window
+    uint32_t high;               // highest chunk ever mapped + 1
+    uint32_t n_hand;
+    uint32_t hand[HAND_MAX];
+    uint8_t mapped[CHUNKS_MAX / 8];
+    struct note notes[CHUNKS_MAX];
+} chunks = {.staging = -1};
+
+#define NUMBER_MASK ((1ull << 48) - 1)
+
+int chunks_begin(int staging_fd, uint64_t max, const struct tables *tables) {
+    uint64_t size = align_down(min_u64(max, (uint64_t)CHUNKS_MAX * CHUNK_SIZE), CHUNK_SIZE);
+    int handle = own_add(staging_fd);
+    if (handle < 0) {
+        return handle;
+    }
+    chunks.window = size ? staging_window(size) : NULL;
+    if (!chunks.window) {
+        own_drop(handle);
+        return size ? -ENOMEM : -EPROTO;
+    }
+    chunks.staging = handle;
+    chunks.tables = tables;
+    chunks.size = size;
+    chunks.count = (uint32_t)(size / CHUNK_SIZE);
+    return 0;
+}
+
+static void forget(void) {
+    chunks.staging = -1;
+    chunks.window = NULL;
+    chunks.n_hand = 0;
+    memset(chunks.mapped, 0, sizeof chunks.mapped);
+    memset(chunks.notes, 0, chunks.high * sizeof chunks.notes[0]);
+    chunks.high = 0;
+}
+
+void chunks_end(void) {
+    if (chunks.window) {
+        os_munmap(chunks.window, chunks.size);
+        own_drop(chunks.staging);
+    }
+    forget();
+}
+
+void chunks_after_fork(void) {
+    // Not unmapped: what was mapped is not here (MADV_DONTFORK), and the holes may be somebody else's by now.
+    chunks.borrowing = (struct lock){0};
+    chunks.hands = (struct lock){0};
+    forget();
+}
+
+void *client_chunk_mem(unsigned chunk) {
+    return chunks.window + (uint64_t)chunk * CHUNK_SIZE;
+}
+
+// Maps a chunk on its first visit and makes it resident: what the copy would else pay in faults. Again at each visit,
+// since the engine may have given its memory back in between; two page table entries where pages are huge.
+static int prepare(uint32_t chunk) {
+    if (!(chunks.mapped[chunk / 8] >> (chunk % 8) & 1)) {
+        int fd = own_pin(chunks.staging);
+        if (fd < 0) {
+            return fd; // the program closed it: chunks mapped before still serve
+        }
+        int r = staging_map(chunks.window, fd, (uint64_t)chunk * CHUNK_SIZE, CHUNK_SIZE, 1);
+        own_unpin(chunks.staging);
+        if (r < 0) {
+            return r;
+        }
+        chunks.mapped[chunk / 8] |= (uint8_t)(1 << (chunk % 8));
+        chunks.high = chunk + 1 > chunks.high ? chunk + 1 : chunks.high;
+    }
+    os_madvise(client_chunk_mem(chunk), CHUNK_SIZE, MADV_POPULATE_WRITE); // a failure costs faults, no more
+    return 0;
+}
+
+static int hand_pop(void) {
+    sigset_t saved;
+    lock_take(&chunks.hands, &saved);
+    int r = chunks.n_hand > 0 ? (int)chunks.hand[--chunks.n_hand] : -EAGAIN;
+    lock_drop(&chunks.hands, &saved);
+    return r;
+}
+
+static void give_back(const uint32_t *list, uint32_t n) {
+    struct msg m = {.type = MSG_RETURN};
+    m.u.chunks.n = n;
+    memcpy(m.u.chunks.chunk, list, n * sizeof *list);
+    client_tell(&m);
+}
+
+void client_put_chunk(unsigned chunk) {
+    sigset_t saved;
+    lock_take(&chunks.hands, &saved);
+    bool room = chunks.n_hand < HAND_MAX;
+    if (room) {
+        chunks.hand[chunks.n_hand++] = chunk;
+    }
+    lock_drop(&chunks.hands, &saved);
+    if (!room) {
+        uint32_t one = chunk;
+        give_back(&one, 1);
+    }
+}
+
+// Under `borrowing`. Asks for chunks; those beyond the first go into the hand. The first, or an error.
+static int borrow(void) {
+    struct msg q = {.type = MSG_BORROW};
+    q.u.chunks.n = BORROW_MAX;
+    int r = client_ask(&q, NULL, 0, NULL, NULL, -1);
+    if (r < 0) {
+        return r;
+    }
+    int first = -EAGAIN;
+    uint32_t n = q.u.chunks.n <= BORROW_MAX ? q.u.chunks.n : BORROW_MAX;
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t c = q.u.chunks.chunk[i];
+        if (c >= chunks.count) {
+            continue;
+        }
+        r = prepare(c);
+        if (r < 0) {
+            give_back(&c, 1);
+            first = first == -EAGAIN ? r : first;
+            continue;
+        }
+        struct note *note = &chunks.notes[c];
+        note->number = 0;
+        note->file = 0;
+        note->borrowed = q.number & NUMBER_MASK;
+        if (first < 0) {
+            first = (int)c;
+        } else {
+            client_put_chunk(c);
+        }
+    }
+    return first;
+}
+
+int client_take_chunk(bool may_wait, void **mem) {
+    int c = hand_pop();
+    if (c < 0 && may_wait) {
+        sigset_t saved;
+        lock_take(&chunks.borrowing, &saved);
+        c = hand_pop(); // the thread before us may have brought enough
+        if (c < 0) {
+            c = borrow();
+        }
+        lock_drop(&chunks.borrowing, &saved);
+    }
+    if (c >= 0) {
+        *mem = client_chunk_mem((unsigned)c);
+    }
+    return c;
+}
+
+void client_return_chunks(void) {
+    uint32_t list[HAND_MAX];
+    sigset_t saved;
+    lock_take(&chunks.hands, &saved);
+    uint32_t n = chunks.n_hand;
+    memcpy(list, chunks.hand, n * sizeof *list);
+    chunks.n_hand = 0;
+    lock_drop(&chunks.hands, &saved);
+    for (uint32_t i = 0; i < n; i += BORROW_MAX) {
+        give_back(&list[i], n - i < BORROW_MAX ? n - i : BORROW_MAX);
+    }
+}
+
+int client_hand_over(struct msg *m) {
+    const struct msg_hand_over *h = &m->u.hand_over;
+    struct note *note = &chunks.notes[h->chunk];
+    m->number = client_number();
+    note->index = h->index;
+    note->n = h->n;
+    memcpy(note->extent, h->extent, sizeof note->extent);
+    note->file = m->file;
+    note->number = m->number;
+    return client_tell(m);
+}
+
+static bool unwritten(unsigned chunk, const struct note *note) {
+    uint64_t w = atomic_load_explicit(&chunks.tables->chunks[chunk], memory_order_acquire);
+    enum chunk_state s = chunk_word_state(w);
+    if (chunk_word_client(w) != client_slot()) {
+        return false;
+    }
+    // Still lent as we got it: the engine has not read the hand-over. Lent anew has another number.
+    return s == CHUNK_LENT ? chunk_word_number(w) == note->borrowed
+                           : (s == CHUNK_HANDED || s == CHUNK_FLYING) &&
+                                 chunk_word_number(w) == (note->number & NUMBER_MASK);
+}
+
+bool client_chunk_unwritten(unsigned chunk, uint64_t number) {
+    return chunk < chunks.count && chunks.tables && chunks.notes[chunk].number == number &&
+           unwritten(chunk, &chunks.notes[chunk]);
+}
+
+bool client_next_unwritten(uint64_t file, uint64_t after, struct msg *m, void **mem) {
+    const struct note *best = NULL;
+    for (uint32_t i = 0; i < chunks.high; i++) {
+        const struct note *note = &chunks.notes[i];
+        if (note->file == file && note->number > after && (!best || note->number < best->number) &&
+            unwritten(i, note)) {
+            best = note;
+        }
+    }
+    if (!best) {
+        return false;
+    }
+    uint32_t chunk = (uint32_t)(best - chunks.notes);
+    m->number = best->number;
+    m->u.hand_over.chunk = chunk;
+    m->u.hand_over.n = best->n;
+    m->u.hand_over.index = best->index;
+    memcpy(m->u.hand_over.extent, best->extent, sizeof best->extent);
+    *mem = client_chunk_mem(chunk);
+    return true;
+}
+
+bool client_was_pending(uint64_t file, uint32_t slot) {
+    return chunks.tables && atomic_load(&chunks.tables->files[slot % FILES_MAX].id) == file;
+}

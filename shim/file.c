@@ -1,0 +1,453 @@
+// SPDX-License-Identifier: MIT
+//
+// file: objects, settle, release, fsync, close, and what happens to all files at fork, exec and exit. Writing is in
+// file_write.c, the chunks being filled in held.c, the way without an engine in lost.c.
+
+#include "file.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+
+#include "../core/log.h"
+#include "../core/os.h"
+#include "client.h"
+#include "file_inside.h"
+#include "held.h"
+#include "lost.h"
+
+#define PREPARE_MS 100         // how long a fork waits for a file in another thread's hands
+#define GOING      0x80000000u // refs of an object that is being taken or put away
+
+struct file_report file_report;
+
+static struct file files[FILES_MAX];
+static _Atomic uint32_t files_high; // highest object ever taken + 1
+static _Atomic uint32_t next_hint;  // where the search for a free one begins
+static _Atomic uint32_t open_files; // captured and not closed: at 0, borrowed chunks go back
+
+// ---- Objects
+
+static void file_init(struct file *f) {
+    _Atomic uint32_t *refs = &f->refs;
+    char *from = (char *)(refs + 1);
+    memset(from, 0, (size_t)((char *)f->held - from));
+    f->bytes_staged = 0;
+    f->bytes_native = 0;
+    f->dir = -1;
+    f->epoch = client_epoch();
+    f->atime.tv_nsec = UTIME_OMIT;
+    f->mtime.tv_nsec = UTIME_OMIT;
+    f->spawned_at = atomic_load(&shim.spawned);
+    f->opened_ns = os_now_ns(CLOCK_MONOTONIC);
+}
+
+struct file *file_new(void) {
+    uint32_t hint = atomic_load_explicit(&next_hint, memory_order_relaxed);
+    for (uint32_t i = 0; i < FILES_MAX; i++) {
+        uint32_t at = (hint + i) % FILES_MAX;
+        struct file *f = &files[at];
+        uint32_t none = 0;
+        if (atomic_load_explicit(&f->refs, memory_order_relaxed) != 0 ||
+            !atomic_compare_exchange_strong(&f->refs, &none, GOING)) {
+            continue;
+        }
+        file_init(f);
+        client_on_lost = lost_recover_all;
+        uint32_t high = atomic_load(&files_high);
+        while (high < at + 1 && !atomic_compare_exchange_weak(&files_high, &high, at + 1)) {
+        }
+        atomic_fetch_add(&open_files, 1);
+        atomic_store(&f->refs, 1);
+        return f;
+    }
+    return NULL;
+}
+
+void file_set_name(struct file *f, int dirfd, const char *name, const char *hidden) {
+    log_format(f->name, sizeof f->name, "%s", name);
+    log_format(f->hidden, sizeof f->hidden, "%s", hidden ? hidden : "");
+    if (!f->followed) {
+        lost_keep_dir(f, dirfd);
+    }
+}
+
+void file_put(struct file *f) {
+    uint32_t refs = atomic_load(&f->refs);
+    for (;;) {
+        if (refs == 0 || refs >= GOING) {
+            return; // a second put: there is nothing left to spoil
+        }
+        if (refs > 1) {
+            if (atomic_compare_exchange_weak(&f->refs, &refs, refs - 1)) {
+                return;
+            }
+        } else {
+            file_close(f, -1);
+            if (atomic_compare_exchange_strong(&f->refs, &refs, GOING)) {
+                break;
+            }
+        }
+    }
+    lost_drop_dir(f);
+    atomic_store_explicit(&next_hint, (uint32_t)(f - files), memory_order_relaxed);
+    atomic_store(&f->refs, 0);
+}
+
+struct file *file_by_id(uint64_t id) {
+    uint32_t high = atomic_load(&files_high);
+    for (uint32_t i = 0; i < high; i++) {
+        uint32_t refs = atomic_load(&files[i].refs);
+        if (refs > 0 && refs < GOING && files[i].id == id) {
+            return &files[i];
+        }
+    }
+    return NULL;
+}
+
+// The n-th object in use at or after *i, for loops over all.
+static struct file *file_each(uint32_t *i) {
+    uint32_t high = atomic_load(&files_high);
+    while (*i < high) {
+        struct file *f = &files[(*i)++];
+        uint32_t refs = atomic_load(&f->refs);
+        if (refs > 0 && refs < GOING) {
+            return f;
+        }
+    }
+    return NULL;
+}
+
+// ---- Under the lock
+
+void file_begin(struct file *f, int fd) {
+    if (UNLIKELY(f->inherited)) {
+        if (!f->settled && client_connect() == 0) {
+            struct msg q = {.type = MSG_SETTLE, .file = f->id, .slot = f->slot};
+            client_ask(&q, NULL, 0, NULL, NULL, -1);
+            f->settled = true;
+        }
+        return;
+    }
+    if (UNLIKELY(f->epoch != client_epoch())) {
+        lost_recover(f, fd);
+    }
+}
+
+int file_known_error(struct file *f) {
+    if (f->error == 0 && f->id != 0 && !f->lost && !f->inherited) {
+        const struct tables *t = client_tables();
+        const struct file_public *p = t ? &t->files[f->slot % FILES_MAX] : NULL;
+        if (p && atomic_load_explicit(&p->id, memory_order_acquire) == f->id) {
+            f->error = atomic_load_explicit(&p->error, memory_order_acquire);
+        }
+    }
+    return f->error;
+}
+
+// Asks about this file; -EPIPE has recovered it. An error of the file is kept.
+static int ask(struct file *f, int fd, unsigned type, unsigned scope) {
+    struct msg q = {.type = (uint16_t)type, .scope = (uint16_t)scope, .file = f->id, .slot = f->slot};
+    int r = client_ask(&q, NULL, 0, NULL, NULL, -1);
+    if (r == -EPIPE) {
+        lost_recover(f, fd);
+        return -EPIPE;
+    }
+    if (r < 0 && f->error == 0) {
+        f->error = r;
+    }
+    return r < 0 ? r : 0;
+}
+
+int file_settle_locked(struct file *f, int fd) {
+    if (f->staged_end > 0 && !file_is_native(f)) {
+        if (held_hand_over(f) == -EPIPE) {
+            lost_recover(f, fd);
+        } else if (ask(f, fd, MSG_SETTLE, 0) == 0) {
+            f->staged_end = 0; // the kernel's size is right from here on
+        }
+    }
+    return file_known_error(f);
+}
+
+int file_settle(struct file *f, int fd) {
+    sigset_t saved;
+    lock_take(&f->lock, &saved);
+    file_begin(f, fd);
+    int r = file_settle_locked(f, fd);
+    lock_drop(&f->lock, &saved);
+    return r;
+}
+
+// Publish (or just make durable): a shadow that the engine has.
+static int sync_locked(struct file *f, int fd, bool publish) {
+    if (held_hand_over(f) == -EPIPE) {
+        lost_recover(f, fd);
+        return -EPIPE;
+    }
+    int r = ask(f, fd, MSG_SYNC, publish ? SYNC_PUBLISH : 0);
+    if (r == 0) {
+        f->staged_end = 0;
+        f->published |= publish;
+        f->native |= publish;
+    }
+    return r;
+}
+
+int file_release(struct file *f, int fd) {
+    sigset_t saved;
+    lock_take(&f->lock, &saved);
+    file_begin(f, fd);
+    int r = 0;
+    if (!f->followed && !f->published && !f->closed && !f->lost && !f->inherited && !f->dropped) {
+        r = sync_locked(f, fd, true);
+    }
+    if (r == -EPIPE) { // recovered: native already. The name waits for close, as far as this process can help it
+        r = 0;
+    }
+    f->native = true;
+    r = r < 0 ? r : file_known_error(f);
+    lock_drop(&f->lock, &saved);
+    return r;
+}
+
+static int fsync_locked(struct file *f, int fd) {
+    int r = file_known_error(f);
+    if (r < 0) {
+        return r;
+    }
+    if (!f->followed && !f->lost && !f->published && !f->closed && !f->inherited && !f->dropped) {
+        if (shim.config.fsync == FSYNC_DEFER) {
+            return 0;
+        }
+        r = sync_locked(f, fd, !f->replaces);
+        if (r != -EPIPE) {
+            return r;
+        }
+    }
+    r = os_fsync(fd);
+    return r < 0 ? r : file_known_error(f);
+}
+
+int file_fsync(struct file *f, int fd) {
+    int64_t begun = os_now_ns(CLOCK_MONOTONIC);
+    sigset_t saved;
+    lock_take(&f->lock, &saved);
+    file_begin(f, fd);
+    int r = fsync_locked(f, fd);
+    lock_drop(&f->lock, &saved);
+    uint64_t took = (uint64_t)(os_now_ns(CLOCK_MONOTONIC) - begun);
+    atomic_fetch_add(&file_report.fsync_ns, took);
+    atomic_fetch_add(&file_report.held_ns, took);
+    return r < 0 ? r : lost_error();
+}
+
+// ---- Attributes
+
+void file_fix_stat(struct file *f, struct stat *st) {
+    if (f->followed || f->inherited) {
+        return;
+    }
+    st->st_size = (off_t)max_u64((uint64_t)st->st_size, f->staged_end);
+    if (st->st_nlink == 0 && !f->dropped) {
+        st->st_nlink = 1;
+    }
+    if ((f->staged_end > 0 || f->times_set) && f->mtime.tv_nsec != UTIME_OMIT) {
+        st->st_mtim = f->mtime;
+    }
+    if (f->times_set && f->atime.tv_nsec != UTIME_OMIT) {
+        st->st_atim = f->atime;
+    }
+}
+
+static void set_time(struct timespec *to, const struct timespec *from, const struct timespec *now) {
+    if (from->tv_nsec == UTIME_NOW) {
+        *to = *now;
+    } else if (from->tv_nsec != UTIME_OMIT) {
+        *to = *from;
+    }
+}
+
+int file_set_times(struct file *f, const struct timespec ts[2]) {
+    int64_t ns = os_now_ns(CLOCK_REALTIME_COARSE);
+    struct timespec now = {ns / 1000000000, ns % 1000000000};
+    struct timespec both[2] = {{0, UTIME_NOW}, {0, UTIME_NOW}};
+    ts = ts ? ts : both;
+    for (int i = 0; i < 2; i++) {
+        if (ts[i].tv_nsec != UTIME_NOW && ts[i].tv_nsec != UTIME_OMIT &&
+            (ts[i].tv_nsec < 0 || ts[i].tv_nsec > 999999999)) {
+            return -EINVAL;
+        }
+    }
+    sigset_t saved;
+    lock_take(&f->lock, &saved);
+    set_time(&f->atime, &ts[0], &now);
+    set_time(&f->mtime, &ts[1], &now);
+    f->times_set = true;
+    lock_drop(&f->lock, &saved);
+    return 0;
+}
+
+int file_drop(struct file *f) {
+    sigset_t saved;
+    lock_take(&f->lock, &saved);
+    file_begin(f, -1);
+    int r = 0;
+    if (!f->dropped && !f->lost && !f->closed && !f->inherited) {
+        file_settle_locked(f, -1);
+        r = ask(f, -1, MSG_DROP, 0);
+        r = r == -EPIPE ? 0 : r;
+    }
+    f->dropped = true;
+    lock_drop(&f->lock, &saved);
+    return r;
+}
+
+// ---- Close
+
+static void report(const struct file *f) {
+    _Atomic uint64_t *class = f->followed           ? &file_report.files_followed
+                              : f->bytes_staged > 0 ? &file_report.files_staged
+                                                    : &file_report.files_captured;
+    atomic_fetch_add(class, 1);
+    atomic_fetch_add(&file_report.bytes_staged, f->bytes_staged);
+    atomic_fetch_add(&file_report.bytes_native, f->bytes_native);
+    int64_t never = 0;
+    atomic_compare_exchange_strong(&file_report.first_close_ns, &never, os_now_ns(CLOCK_MONOTONIC));
+}
+
+// The entry. -EPIPE: nobody takes it.
+static int tell_close(struct file *f) {
+    struct msg m = {.type = MSG_CLOSE, .file = f->id, .slot = f->slot};
+    struct msg_close *c = &m.u.close;
+    c->size = f->staged_end;
+    // Where the kernel wrote every byte, its own times are right; what the engine does to the file changes them else.
+    bool times = f->times_set || f->bytes_staged > 0;
+    c->atime = f->times_set ? f->atime : (struct timespec){0, UTIME_OMIT};
+    c->mtime = times ? f->mtime : (struct timespec){0, UTIME_OMIT};
+    c->flags = (f->times_set ? CLOSE_TIMES : 0) | (f->failed ? CLOSE_ABORT : 0);
+    if (atomic_load(&shim.spawned) != f->spawned_at) {
+        c->flags |= CLOSE_SPAWNED;
+    }
+    return client_tell(&m);
+}
+
+static int close_locked(struct file *f, int fd) {
+    if (!f->lost && held_hand_over(f) == -EPIPE) {
+        lost_recover(f, fd);
+    }
+    if (!f->lost && tell_close(f) == -EPIPE) {
+        lost_recover(f, fd);
+    }
+    if (f->lost) {
+        return lost_publish(f, fd);
+    }
+    if (!f->followed && !f->published && !f->dropped) {
+        lost_note_closed(f);
+    }
+    return file_known_error(f);
+}
+
+int file_close(struct file *f, int fd) {
+    int64_t begun = os_now_ns(CLOCK_MONOTONIC);
+    sigset_t saved;
+    lock_take(&f->lock, &saved);
+    int r = 0;
+    bool last = false;
+    if (!f->closed && !f->inherited) {
+        file_begin(f, fd);
+        if (f->id != 0) {
+            r = close_locked(f, fd);
+            report(f);
+        }
+        f->closed = true;
+        last = atomic_fetch_sub(&open_files, 1) == 1;
+    }
+    lock_drop(&f->lock, &saved);
+    if (last) {
+        client_return_chunks();
+    }
+    atomic_fetch_add(&file_report.held_ns, (uint64_t)(os_now_ns(CLOCK_MONOTONIC) - begun));
+    return r < 0 ? r : lost_error();
+}
+
+// ---- All files
+
+void file_hand_over_all(void) {
+    uint32_t i = 0;
+    for (struct file *f; (f = file_each(&i));) {
+        sigset_t saved;
+        int ms = 0;
+        bool ours = lock_try(&f->lock, &saved);
+        // Another thread may be in an fsync of seconds: it has handed everything over, and fork must not wait for it.
+        while (!ours && ms++ < PREPARE_MS) {
+            os_sleep_ms(1);
+            ours = lock_try(&f->lock, &saved);
+        }
+        if (!ours) {
+            continue;
+        }
+        file_begin(f, -1);
+        if (held_hand_over(f) == -EPIPE) {
+            lost_recover(f, -1);
+        }
+        lock_drop(&f->lock, &saved);
+    }
+}
+
+void file_before_exec(void) {
+    if (guard_foreign()) {
+        return; // a vfork child: the files are its parent's, who goes on
+    }
+    uint32_t i = 0;
+    bool any = false;
+    for (struct file *f; (f = file_each(&i));) {
+        if (!f->inherited && !f->closed) {
+            any = true;
+            file_settle(f, -1);
+        }
+    }
+    if (any && client_alive()) {
+        struct msg m = {.type = MSG_EXEC};
+        client_tell(&m);
+    }
+}
+
+void file_close_all(void) {
+    uint32_t i = 0;
+    for (struct file *f; (f = file_each(&i));) {
+        file_close(f, -1);
+    }
+}
+
+bool file_recover_all(void) {
+    uint32_t i = 0;
+    bool all = true;
+    for (struct file *f; (f = file_each(&i));) {
+        sigset_t saved;
+        if (f->inherited || f->epoch == client_epoch()) {
+            continue;
+        }
+        if (lock_try(&f->lock, &saved)) {
+            file_begin(f, -1);
+            lock_drop(&f->lock, &saved);
+        } else {
+            all = false;
+        }
+    }
+    return all;
+}
+
+void file_after_fork(void) {
+    uint32_t i = 0;
+    for (struct file *f; (f = file_each(&i));) {
+        f->lock = (struct lock){0};
+        f->inherited = true;
+        f->native = true;
+        f->n_held = 0;
+        f->dir = -1;
+    }
+    atomic_store(&open_files, 0);
+    lost_after_fork();
+    memset(&file_report, 0, sizeof file_report);
+}

@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: MIT
+//
+// file_inside: what file.c, file_write.c and lost.c share. The file's lock is held in all of these.
+
+#ifndef FASTCKPT_FILE_INSIDE_H
+#define FASTCKPT_FILE_INSIDE_H
+
+#include "file.h"
+
+/** Before everything else under the lock: recovers the file if keeper and engine were lost since, and settles an
+ *  inherited one at its first use in a fork child. `fd` may be -1. */
+void file_begin(struct file *f, int fd);
+
+/** The file's known error (P6), the client's or the engine's, or 0. */
+int file_known_error(struct file *f);
+
+/** file_settle under the lock. */
+int file_settle_locked(struct file *f, int fd);
+
+/** Recovers all files of an older epoch whose lock is free; true when none is left. */
+bool file_recover_all(void);
+
+/** Do the program's bytes go to the kernel alone? */
+static inline bool file_is_native(const struct file *f) {
+    return f->native || f->followed || f->closed || f->dropped;
+}
+
+#endif

@@ -1,0 +1,288 @@
+// SPDX-License-Identifier: MIT
+//
+// file_write: the program's bytes. The first MiB goes to the kernel; behind it, a range is reserved by moving the
+// kernel's offset, then copied into staging. Whatever is odd (a bad pointer, a limit, no space, no chunk, a file that
+// is native) is done by the kernel after a settle: then its answer is right by definition.
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <sys/resource.h>
+
+#include "../core/os.h"
+#include "client.h"
+#include "file_inside.h"
+#include "held.h"
+#include "lost.h"
+
+#define COUNT_MAX 0x7ffff000u // the kernel's limit for one call
+
+/** Where in the program's vector we are. */
+struct cursor {
+    const struct iovec *iov;
+    size_t skip; // of the first element
+};
+
+static size_t piece(struct cursor *c, size_t most, const char **p) {
+    while (c->skip == c->iov->iov_len) {
+        c->iov++;
+        c->skip = 0;
+    }
+    size_t n = c->iov->iov_len - c->skip;
+    n = n < most ? n : most;
+    *p = (const char *)c->iov->iov_base + c->skip;
+    c->skip += n;
+    return n;
+}
+
+// ---- By the kernel
+
+static ssize_t kernel_write(int fd, const struct iovec *iov, int n, off_t at) {
+    if (at >= 0) {
+        return n == 1 ? os_pwrite(fd, iov->iov_base, iov->iov_len, at) : OS_CALL(SYS_pwritev, fd, iov, n, at, 0, 0);
+    }
+    return n == 1 ? os_write(fd, iov->iov_base, iov->iov_len) : OS_CALL(SYS_writev, fd, iov, n, 0, 0, 0);
+}
+
+// The call as it stands, after a settle: the range may have bytes in staging, and those must not come behind these.
+static ssize_t by_kernel(struct file *f, int fd, const struct iovec *iov, int n, off_t at) {
+    int r = file_settle_locked(f, fd);
+    if (r < 0) {
+        return r;
+    }
+    ssize_t w = kernel_write(fd, iov, n, at);
+    if (w > 0) {
+        f->bytes_native += (uint64_t)w;
+    }
+    return w;
+}
+
+// Writes up to `len` bytes at `off`. How many, or the error if none.
+static ssize_t put_native(struct file *f, int fd, struct cursor *c, size_t len, off_t off) {
+    size_t done = 0;
+    while (done < len) {
+        const char *p;
+        size_t n = piece(c, len - done, &p);
+        ssize_t w = os_pwrite(fd, p, n, off + (off_t)done);
+        if (w < 0) {
+            return done > 0 ? (ssize_t)done : w;
+        }
+        done += (size_t)w;
+        f->bytes_native += (uint64_t)w;
+        if ((size_t)w < n) {
+            break;
+        }
+    }
+    return (ssize_t)done;
+}
+
+// ---- Checks before anything is moved
+
+// Can the source be read? The first and the last byte of each element tell of wild pointers and lengths.
+static bool readable(const struct iovec *iov, int n) {
+    struct iovec ends[32];
+    char bytes[ARRAY_LEN(ends)];
+    int used = 0;
+    for (int i = 0; i < n; i++) {
+        if (iov[i].iov_len > 0) {
+            char *base = iov[i].iov_base;
+            ends[used++] = (struct iovec){base, 1};
+            ends[used++] = (struct iovec){base + iov[i].iov_len - 1, 1};
+        }
+        if (used + 2 > (int)ARRAY_LEN(ends) || (i == n - 1 && used > 0)) {
+            struct iovec to = {bytes, (size_t)used};
+            long r = OS_CALL(SYS_process_vm_readv, os_getpid(), &to, 1, ends, used, 0);
+            if (r != used && r != -ENOSYS && r != -EPERM) { // a seccomp filter may forbid it: trust then
+                return false;
+            }
+            used = 0;
+        }
+    }
+    return true;
+}
+
+// The sum of the lengths, as far as one call takes it; -1 for what the kernel would refuse.
+static ssize_t total(const struct iovec *iov, int n) {
+    size_t sum = 0;
+    for (int i = 0; i < n; i++) {
+        if (iov[i].iov_len > SSIZE_MAX - sum) {
+            return -1;
+        }
+        sum += iov[i].iov_len;
+    }
+    return (ssize_t)min_u64(sum, COUNT_MAX);
+}
+
+static bool within_limit(uint64_t end) {
+    struct {
+        uint64_t cur, max;
+    } rl;
+    return OS_CALL(SYS_prlimit64, 0, RLIMIT_FSIZE, NULL, &rl, 0, 0) < 0 || end <= rl.cur;
+}
+
+// Is there space on disk up to `end`? Asks the engine if it is not reserved yet.
+static bool reserved(struct file *f, int fd, uint64_t end) {
+    const struct tables *t = client_tables();
+    const struct file_public *p = t ? &t->files[f->slot % FILES_MAX] : NULL;
+    if (p && atomic_load_explicit(&p->reserved, memory_order_acquire) >= end) {
+        return true;
+    }
+    struct msg q = {.type = MSG_RESERVE, .file = f->id, .slot = f->slot, .value = end};
+    int r = client_ask(&q, NULL, 0, NULL, NULL, -1);
+    if (r == -EPIPE) {
+        lost_recover(f, fd);
+    }
+    return r >= 0;
+}
+
+// ---- Staged
+
+// Gives back the part of the descriptor's offset that was reserved and not used.
+static void give_back(int fd, off_t at, size_t unused) {
+    if (at < 0 && unused > 0) {
+        os_lseek(fd, -(off_t)unused, SEEK_CUR);
+    }
+}
+
+// Copies up to `len` bytes at `off`. What staging does not take, the kernel does. How many, or the error if none.
+static ssize_t put_staged(struct file *f, int fd, struct cursor *c, size_t len, uint64_t off) {
+    size_t done = 0;
+    while (done < len) {
+        struct cursor before = *c;
+        const char *p;
+        size_t n = piece(c, min_u64(len - done, CHUNK_SIZE - (off + done) % CHUNK_SIZE), &p);
+        int r = held_put(f, off + done, p, (uint32_t)n);
+        if (r < 0) {
+            *c = before;
+            if (r == -EPIPE) {
+                lost_recover(f, fd);
+            }
+            r = file_settle_locked(f, fd);
+            ssize_t w = r < 0 ? r : put_native(f, fd, c, len - done, (off_t)(off + done));
+            return w < 0 ? (done > 0 ? (ssize_t)done : w) : (ssize_t)done + w;
+        }
+        done += n;
+        f->bytes_staged += n;
+    }
+    return (ssize_t)done;
+}
+
+static void touch(struct file *f) {
+    int64_t ns = os_now_ns(CLOCK_REALTIME_COARSE);
+    f->mtime = (struct timespec){ns / 1000000000, ns % 1000000000};
+}
+
+// A write of `len` > 0 bytes to a file that is not native. `at` < 0: at the descriptor's offset.
+static ssize_t captured(struct file *f, int fd, const struct iovec *iov, int n, size_t len, off_t at) {
+    off_t off = at;
+    if (!readable(iov, n)) {
+        return by_kernel(f, fd, iov, n, at);
+    }
+    if (at < 0) {
+        off_t end = os_lseek(fd, (off_t)len, SEEK_CUR);
+        if (end < 0) {
+            return by_kernel(f, fd, iov, n, at);
+        }
+        off = end - (off_t)len;
+    }
+    uint64_t end = (uint64_t)off + len;
+    if (end > NATIVE_HEAD && (end > INT64_MAX || !within_limit(end) || !reserved(f, fd, end) || f->native)) {
+        give_back(fd, at, len);
+        return by_kernel(f, fd, iov, n, at);
+    }
+    struct cursor c = {iov, 0};
+    size_t head = (uint64_t)off < NATIVE_HEAD ? min_u64(len, NATIVE_HEAD - (uint64_t)off) : 0;
+    ssize_t done = head > 0 ? put_native(f, fd, &c, head, off) : 0;
+    if (done == (ssize_t)head && head < len) {
+        ssize_t w = put_staged(f, fd, &c, len - head, (uint64_t)off + head);
+        done = w >= 0 ? done + w : head > 0 ? done : w;
+    }
+    give_back(fd, at, len - (size_t)(done > 0 ? done : 0));
+    return done;
+}
+
+static ssize_t any_write(struct file *f, int fd, const struct iovec *iov, int n, off_t at) {
+    int64_t begun = shim.config.report ? os_now_ns(CLOCK_MONOTONIC) : 0;
+    sigset_t saved;
+    lock_take(&f->lock, &saved);
+    file_begin(f, fd);
+    ssize_t r = file_known_error(f);
+    if (r == 0 && file_is_native(f)) {
+        r = kernel_write(fd, iov, n, at);
+        f->bytes_native += r > 0 ? (uint64_t)r : 0;
+    } else if (r == 0) {
+        ssize_t len = n > 0 && n <= IOV_MAX ? total(iov, n) : -1;
+        r = len > 0 ? captured(f, fd, iov, n, (size_t)len, at) : kernel_write(fd, iov, n, at);
+        if (r > 0) {
+            touch(f);
+        }
+        // What the program was refused and did not get through later must not replace an older file.
+        if (r < 0) {
+            f->failed |= r != -EFAULT && r != -EINVAL && r != -EINTR;
+        } else if (len > 0) {
+            f->failed = r < len;
+        }
+    }
+    lock_drop(&f->lock, &saved);
+    if (begun) {
+        atomic_fetch_add(&file_report.held_ns, (uint64_t)(os_now_ns(CLOCK_MONOTONIC) - begun));
+    }
+    return r;
+}
+
+// ---- The calls
+
+ssize_t file_write(struct file *f, int fd, const void *buf, size_t len) {
+    struct iovec iov = {(void *)buf, len};
+    return any_write(f, fd, &iov, 1, -1);
+}
+
+ssize_t file_pwrite(struct file *f, int fd, const void *buf, size_t len, off_t off) {
+    struct iovec iov = {(void *)buf, len};
+    return off < 0 ? os_pwrite(fd, buf, len, off) : any_write(f, fd, &iov, 1, off);
+}
+
+// The vector itself may lie in memory that is not there.
+static bool vector_readable(const struct iovec *iov, int n) {
+    struct iovec whole = {(void *)iov, (size_t)n * sizeof *iov};
+    return n > 0 && n <= IOV_MAX && readable(&whole, 1);
+}
+
+ssize_t file_writev(struct file *f, int fd, const struct iovec *iov, int n) {
+    return vector_readable(iov, n) ? any_write(f, fd, iov, n, -1) : OS_CALL(SYS_writev, fd, iov, n, 0, 0, 0);
+}
+
+ssize_t file_pwritev(struct file *f, int fd, const struct iovec *iov, int n, off_t off) {
+    return off >= 0 && vector_readable(iov, n) ? any_write(f, fd, iov, n, off)
+                                               : OS_CALL(SYS_pwritev, fd, iov, n, off, 0, 0);
+}
+
+off_t file_lseek(struct file *f, int fd, off_t off, int whence) {
+    if (whence == SEEK_SET || whence == SEEK_CUR) {
+        if (f->stdio && f->staged_end > 0) {
+            // A FILE that goes back overwrites by glibc's own write, which no hook sees.
+            off_t here = os_lseek(fd, 0, SEEK_CUR);
+            if (whence == SEEK_SET ? off < here : off < 0) {
+                file_settle(f, fd);
+            }
+        }
+        return os_lseek(fd, off, whence);
+    }
+    sigset_t saved;
+    lock_take(&f->lock, &saved);
+    file_begin(f, fd);
+    off_t r;
+    struct stat st;
+    if (whence == SEEK_END && f->staged_end > 0 && os_fstat(fd, &st) == 0) {
+        off_t size = (off_t)max_u64((uint64_t)st.st_size, f->staged_end);
+        off_t to;
+        r = __builtin_add_overflow(size, off, &to) ? -EOVERFLOW : os_lseek(fd, to, SEEK_SET);
+    } else {
+        if (whence != SEEK_END) { // holes and data: only the kernel knows, once it has everything
+            file_settle_locked(f, fd);
+        }
+        r = os_lseek(fd, off, whence);
+    }
+    lock_drop(&f->lock, &saved);
+    return r;
+}

@@ -1,0 +1,273 @@
+// SPDX-License-Identifier: MIT
+//
+// hook_attr: changes of what a file is rather than holds: mode, owner, times, xattrs, and truncate by name. A
+// captured or pending name is its inode: the f-form on a lent descriptor (design 5). On a descriptor: settle, then
+// the kernel.
+
+#include "fdtable.h"
+#include "namecalls.h"
+#include "real.h"
+
+#include <string.h>
+#include <unistd.h>
+
+// A call by name on a captured or pending name: `lent` is to be used. False: the name is native.
+static inline bool lend(int dirfd, const char *path, int flags, bool content, struct lent *lent) {
+    return !names_native() && names_lend(dirfd, path, !(flags & AT_SYMLINK_NOFOLLOW), content, lent);
+}
+
+// The result of the call on a lent inode.
+static int done(struct lent *l, long r) {
+    names_return(l);
+    return (int)hook_ret(r);
+}
+
+static int settled(int fd) {
+    struct file *f = LIKELY(fd_peek(fd) == NULL) ? NULL : fd_get(fd, true);
+    return LIKELY(f == NULL) ? 0 : file_settle(f, fd);
+}
+
+// Times and length of a file that is closed and pending are set by the engine, as they were at close: so it is
+// published first.
+static bool lend_or_wait(int dirfd, const char *path, int flags, bool content, struct lent *l) {
+    if (LIKELY(!lend(dirfd, path, flags, content, l))) {
+        return false;
+    }
+    if (l->own != NULL || !l->pending) {
+        return true;
+    }
+    names_return(l);
+    guard_depth++;
+    names_wait(WAIT_ALL, -1);
+    guard_depth--;
+    return false;
+}
+
+int hook_truncate(const char *path, off_t len) {
+    struct lent l;
+    if (lend_or_wait(AT_FDCWD, path, 0, true, &l)) {
+        return done(&l, OS_CALL(SYS_truncate, l.path, len, 0, 0, 0, 0));
+    }
+    return (int)NATIVE(truncate, SYS_truncate, path, len);
+}
+
+int hook_chmod(const char *path, mode_t mode) {
+    struct lent l;
+    if (UNLIKELY(lend(AT_FDCWD, path, 0, false, &l))) {
+        return done(&l, OS_CALL(SYS_fchmodat, AT_FDCWD, l.path, mode, 0, 0, 0));
+    }
+    return (int)NATIVE_OR(chmod, RAW(SYS_fchmodat, AT_FDCWD, path, mode), path, mode);
+}
+
+int hook_fchmod(int fd, mode_t mode) {
+    int r = settled(fd);
+    return r < 0 ? (int)hook_ret(r) : (int)NATIVE(fchmod, SYS_fchmod, fd, mode);
+}
+
+int hook_fchmodat(int dirfd, const char *path, mode_t mode, int flags) {
+    struct lent l;
+    if (UNLIKELY(lend(dirfd, path, flags, false, &l))) {
+        return done(&l, OS_CALL(SYS_fchmodat, AT_FDCWD, l.path, mode, 0, 0, 0));
+    }
+    return (int)NATIVE_OR(fchmodat, RAW(SYS_fchmodat, dirfd, path, mode), dirfd, path, mode, flags);
+}
+
+int hook_chown(const char *path, uid_t uid, gid_t gid) {
+    struct lent l;
+    if (UNLIKELY(lend(AT_FDCWD, path, 0, false, &l))) {
+        return done(&l, OS_CALL(SYS_fchownat, AT_FDCWD, l.path, uid, gid, 0, 0));
+    }
+    return (int)NATIVE_OR(chown, RAW(SYS_fchownat, AT_FDCWD, path, uid, gid), path, uid, gid);
+}
+
+int hook_lchown(const char *path, uid_t uid, gid_t gid) {
+    struct lent l;
+    if (UNLIKELY(lend(AT_FDCWD, path, AT_SYMLINK_NOFOLLOW, false, &l))) {
+        return done(&l, OS_CALL(SYS_fchownat, AT_FDCWD, l.path, uid, gid, 0, 0));
+    }
+    return (int)NATIVE_OR(lchown, RAW(SYS_fchownat, AT_FDCWD, path, uid, gid, AT_SYMLINK_NOFOLLOW), path, uid, gid);
+}
+
+int hook_fchown(int fd, uid_t uid, gid_t gid) {
+    int r = settled(fd);
+    return r < 0 ? (int)hook_ret(r) : (int)NATIVE(fchown, SYS_fchown, fd, uid, gid);
+}
+
+int hook_fchownat(int dirfd, const char *path, uid_t uid, gid_t gid, int flags) {
+    struct lent l;
+    if (UNLIKELY(lend(dirfd, path, flags, false, &l))) {
+        return done(&l, OS_CALL(SYS_fchownat, AT_FDCWD, l.path, uid, gid, 0, 0));
+    }
+    return (int)NATIVE(fchownat, SYS_fchownat, dirfd, path, uid, gid, flags);
+}
+
+// Times of a captured file are kept and applied last; of a lent inode they are set on the inode.
+static int set_times(struct lent *l, const struct timespec ts[2]) {
+    long r = l->own != NULL ? file_set_times(l->own, ts) : OS_CALL(SYS_utimensat, AT_FDCWD, l->path, ts, 0, 0, 0);
+    return done(l, r);
+}
+
+// The three older forms as the one that the kernel has now. NULL means now. -EINVAL as the kernel says.
+static int timespecs(const struct timeval tv[2], struct timespec ts[2]) {
+    static const struct timeval now[2];
+    for (int i = 0; i < 2; i++) {
+        const struct timeval *t = tv != NULL ? &tv[i] : &now[i];
+        if (t->tv_usec < 0 || t->tv_usec >= 1000000) {
+            return -EINVAL;
+        }
+        ts[i] = (struct timespec){t->tv_sec, tv != NULL ? t->tv_usec * 1000 : UTIME_NOW};
+    }
+    return 0;
+}
+
+static int set_times_tv(struct lent *l, const struct timeval tv[2]) {
+    struct timespec ts[2];
+    int r = timespecs(tv, ts);
+    return r < 0 ? done(l, r) : set_times(l, ts);
+}
+
+int hook_utime(const char *path, const struct utimbuf *t) {
+    struct lent l;
+    if (lend_or_wait(AT_FDCWD, path, 0, false, &l)) {
+        struct timeval tv[2] = {{t != NULL ? t->actime : 0, 0}, {t != NULL ? t->modtime : 0, 0}};
+        return set_times_tv(&l, t != NULL ? tv : NULL);
+    }
+    return LIKELY(REAL(utime) != NULL) ? real.utime(path, t) : (int)hook_ret(-ENOSYS);
+}
+
+int hook_utimes(const char *path, const struct timeval tv[2]) {
+    struct lent l;
+    if (lend_or_wait(AT_FDCWD, path, 0, false, &l)) {
+        return set_times_tv(&l, tv);
+    }
+    return LIKELY(REAL(utimes) != NULL) ? real.utimes(path, tv) : (int)hook_ret(-ENOSYS);
+}
+
+int hook_lutimes(const char *path, const struct timeval tv[2]) {
+    struct lent l;
+    if (lend_or_wait(AT_FDCWD, path, AT_SYMLINK_NOFOLLOW, false, &l)) {
+        return set_times_tv(&l, tv);
+    }
+    return LIKELY(REAL(lutimes) != NULL) ? real.lutimes(path, tv) : (int)hook_ret(-ENOSYS);
+}
+
+// On a descriptor. What is under its name already has them in the kernel, a shadow at publish. True: not the kernel's
+// call.
+static bool keep_times(struct file *f, const struct timespec ts[2], int *ret) {
+    int r = f->followed ? 0 : file_set_times(f, ts);
+    *ret = (int)hook_ret(r);
+    return r < 0 || !(f->followed || f->native);
+}
+
+int hook_futimes(int fd, const struct timeval tv[2]) {
+    struct file *f = LIKELY(fd_peek(fd) == NULL) ? NULL : fd_get(fd, true);
+    struct timespec ts[2];
+    int r;
+    if (UNLIKELY(f != NULL) && timespecs(tv, ts) == 0 && keep_times(f, ts, &r)) {
+        return r;
+    }
+    return LIKELY(REAL(futimes) != NULL) ? real.futimes(fd, tv) : (int)hook_ret(-ENOSYS);
+}
+
+int hook_futimesat(int dirfd, const char *path, const struct timeval tv[2]) {
+    struct lent l;
+    if (path == NULL) {
+        return hook_futimes(dirfd, tv); // glibc's extension
+    }
+    if (lend_or_wait(dirfd, path, 0, false, &l)) {
+        return set_times_tv(&l, tv);
+    }
+    return LIKELY(REAL(futimesat) != NULL) ? real.futimesat(dirfd, path, tv) : (int)hook_ret(-ENOSYS);
+}
+
+static const struct timespec now_both[2] = {{0, UTIME_NOW}, {0, UTIME_NOW}};
+
+int hook_futimens(int fd, const struct timespec ts[2]) {
+    struct file *f = LIKELY(fd_peek(fd) == NULL) ? NULL : fd_get(fd, true);
+    int r;
+    if (UNLIKELY(f != NULL) && keep_times(f, ts != NULL ? ts : now_both, &r)) {
+        return r;
+    }
+    return (int)NATIVE_OR(futimens, RAW(SYS_utimensat, fd, NULL, ts, 0), fd, ts);
+}
+
+int hook_utimensat(int dirfd, const char *path, const struct timespec ts[2], int flags) {
+    struct lent l;
+    if (path != NULL && lend_or_wait(dirfd, path, flags, false, &l)) {
+        return set_times(&l, ts != NULL ? ts : now_both);
+    }
+    return (int)NATIVE(utimensat, SYS_utimensat, dirfd, path, ts, flags);
+}
+
+int hook_setxattr(const char *path, const char *name, const void *value, size_t len, int flags) {
+    struct lent l;
+    if (UNLIKELY(lend(AT_FDCWD, path, 0, false, &l))) {
+        return done(&l, OS_CALL(SYS_setxattr, l.path, name, value, len, flags, 0));
+    }
+    return (int)NATIVE(setxattr, SYS_setxattr, path, name, value, len, flags);
+}
+
+int hook_lsetxattr(const char *path, const char *name, const void *value, size_t len, int flags) {
+    struct lent l;
+    if (UNLIKELY(lend(AT_FDCWD, path, AT_SYMLINK_NOFOLLOW, false, &l))) {
+        return done(&l, OS_CALL(SYS_setxattr, l.path, name, value, len, flags, 0));
+    }
+    return (int)NATIVE(lsetxattr, SYS_lsetxattr, path, name, value, len, flags);
+}
+
+int hook_fsetxattr(int fd, const char *name, const void *value, size_t len, int flags) {
+    int r = settled(fd);
+    return r < 0 ? (int)hook_ret(r) : (int)NATIVE(fsetxattr, SYS_fsetxattr, fd, name, value, len, flags);
+}
+
+ssize_t hook_getxattr(const char *path, const char *name, void *value, size_t len) {
+    struct lent l;
+    if (UNLIKELY(lend(AT_FDCWD, path, 0, false, &l))) {
+        return done(&l, OS_CALL(SYS_getxattr, l.path, name, value, len, 0, 0));
+    }
+    return NATIVE(getxattr, SYS_getxattr, path, name, value, len);
+}
+
+ssize_t hook_lgetxattr(const char *path, const char *name, void *value, size_t len) {
+    struct lent l;
+    if (UNLIKELY(lend(AT_FDCWD, path, AT_SYMLINK_NOFOLLOW, false, &l))) {
+        return done(&l, OS_CALL(SYS_getxattr, l.path, name, value, len, 0, 0));
+    }
+    return NATIVE(lgetxattr, SYS_lgetxattr, path, name, value, len);
+}
+
+ssize_t hook_listxattr(const char *path, char *list, size_t len) {
+    struct lent l;
+    if (UNLIKELY(lend(AT_FDCWD, path, 0, false, &l))) {
+        return done(&l, OS_CALL(SYS_listxattr, l.path, list, len, 0, 0, 0));
+    }
+    return NATIVE(listxattr, SYS_listxattr, path, list, len);
+}
+
+ssize_t hook_llistxattr(const char *path, char *list, size_t len) {
+    struct lent l;
+    if (UNLIKELY(lend(AT_FDCWD, path, AT_SYMLINK_NOFOLLOW, false, &l))) {
+        return done(&l, OS_CALL(SYS_listxattr, l.path, list, len, 0, 0, 0));
+    }
+    return NATIVE(llistxattr, SYS_llistxattr, path, list, len);
+}
+
+int hook_removexattr(const char *path, const char *name) {
+    struct lent l;
+    if (UNLIKELY(lend(AT_FDCWD, path, 0, false, &l))) {
+        return done(&l, OS_CALL(SYS_removexattr, l.path, name, 0, 0, 0, 0));
+    }
+    return (int)NATIVE(removexattr, SYS_removexattr, path, name);
+}
+
+int hook_lremovexattr(const char *path, const char *name) {
+    struct lent l;
+    if (UNLIKELY(lend(AT_FDCWD, path, AT_SYMLINK_NOFOLLOW, false, &l))) {
+        return done(&l, OS_CALL(SYS_removexattr, l.path, name, 0, 0, 0, 0));
+    }
+    return (int)NATIVE(lremovexattr, SYS_lremovexattr, path, name);
+}
+
+#define HOOKS_ATTR
+#define HOOK_ALIAS HOOK_TWIN
+#include "hooks.h"

@@ -1,0 +1,228 @@
+// SPDX-License-Identifier: MIT
+//
+// hook_fd: calls on descriptor numbers and on the descriptions behind them: close, dup, fcntl, locks, ioctl, mmap.
+// Keeps fdtable in step, and hides the shim's own descriptors from close loops. What a file does when it closes is
+// file.c's.
+
+#include "client.h"
+#include "fdtable.h"
+#include "real.h"
+
+#include <linux/close_range.h>
+#include <linux/fs.h>
+#include <stdarg.h>
+#include <sys/file.h>
+#include <sys/ioctl.h>
+#include <sys/mman.h>
+
+int hook_close(int fd) {
+    int err = 0;
+    if (UNLIKELY(fd_peek(fd) != NULL) && fd_get(fd, true) != NULL) {
+        err = fd_before_close(fd);
+    } else if (UNLIKELY(client_owns_fd(fd))) {
+        return (int)hook_ret(-EBADF);
+    }
+    int r = (int)NATIVE(close, SYS_close, fd);
+    return r < 0 || LIKELY(err >= 0) ? r : (int)hook_ret(err);
+}
+
+// Tells of every captured file in [first, last] that it is about to be closed.
+static void before_close_range(unsigned first, unsigned last) {
+    for (unsigned fd = first; fd < (unsigned)fd_limit() && fd <= last; fd++) {
+        if (fd_peek((int)fd) != NULL && fd_get((int)fd, true) != NULL) {
+            fd_before_close((int)fd);
+        }
+    }
+}
+
+static int close_piece(unsigned first, unsigned last, int flags) {
+    return (int)NATIVE(close_range, SYS_close_range, first, last, flags);
+}
+
+// Closes [first, last] around the shim's own descriptors. 0, or libc's -1.
+static int close_around_ours(unsigned first, unsigned last, int flags) {
+    unsigned start = first;
+    int r = 0;
+    for (unsigned fd = (unsigned)client_fd_floor(); fd <= last && fd < FDTABLE_MAX; fd++) {
+        if (fd < start || !client_owns_fd((int)fd)) {
+            continue;
+        }
+        if (fd > start && r == 0) {
+            r = close_piece(start, fd - 1, flags);
+        }
+        start = fd + 1;
+    }
+    return r == 0 && start <= last ? close_piece(start, last, flags) : r;
+}
+
+int hook_close_range(unsigned first, unsigned last, int flags) {
+    if (first > last || (flags & ~(int)CLOSE_RANGE_CLOEXEC & ~(int)CLOSE_RANGE_UNSHARE) != 0) {
+        return close_piece(first, last, flags);
+    }
+    if (!(flags & CLOSE_RANGE_CLOEXEC)) {
+        before_close_range(first, last);
+    }
+    return close_around_ours(first, last, flags);
+}
+
+void hook_closefrom(int first) {
+    unsigned from = first < 0 ? 0 : (unsigned)first;
+    before_close_range(from, ~0u);
+    // libc's own falls back to /proc where the kernel has no close_range; it knows no exceptions, so it comes last.
+    int saved = errno;
+    if (close_around_ours(from, ~0u, 0) < 0 && real.closefrom != NULL) {
+        real.closefrom(first);
+    }
+    errno = saved;
+}
+
+int hook_dup(int fd) {
+    int r = (int)NATIVE(dup, SYS_dup, fd);
+    if (UNLIKELY(fd_peek(fd) != NULL) && r >= 0 && fd_get(fd, true) != NULL) {
+        fd_dup(fd, r);
+    }
+    return r;
+}
+
+// `to` is about to be replaced by a duplicate of `from`: a captured file there closes, one of ours moves away.
+static void before_replace(int from, int to) {
+    if (LIKELY(fd_peek(to) == NULL && !client_owns_fd(to))) {
+        return;
+    }
+    if (from == to || os_fcntl(from, F_GETFD, 0) < 0) {
+        return; // the call fails, and changes nothing
+    }
+    if (fd_peek(to) != NULL && fd_get(to, true) != NULL) {
+        fd_before_close(to);
+    } else if (client_owns_fd(to) && !guard_foreign()) {
+        client_move_fd(to);
+    }
+}
+
+static int replaced(int r, int from, int to) {
+    if (UNLIKELY(fd_peek(from) != NULL) && r >= 0 && from != to && fd_get(from, true) != NULL) {
+        fd_dup(from, to);
+    }
+    return r;
+}
+
+int hook_dup2(int from, int to) {
+    before_replace(from, to);
+    int r = (int)NATIVE_OR(dup2, from == to ? os_fcntl(from, F_GETFD, 0) < 0 ? -EBADF : to : RAW(SYS_dup3, from, to, 0),
+                           from, to);
+    return replaced(r, from, to);
+}
+
+int hook_dup3(int from, int to, int flags) {
+    before_replace(from, to);
+    return replaced((int)NATIVE(dup3, SYS_dup3, from, to, flags), from, to);
+}
+
+// A lock means something to others under the file's name: a shadow has to have it first (design 5).
+static int before_lock(int fd) {
+    struct file *f = fd_get(fd, true);
+    return f != NULL && !f->followed && !f->native ? file_release(f, fd) : 0;
+}
+
+static int fcntl_captured(struct file *f, int fd, int cmd, long arg) {
+    int r = 0;
+    switch (cmd) {
+    case F_SETFL:
+        r = file_settle(f, fd);
+        f->native |= r == 0 && (arg & (O_APPEND | O_DIRECT)) != 0;
+        break;
+    case F_SETLK:
+    case F_SETLKW:
+    case F_OFD_SETLK:
+    case F_OFD_SETLKW:
+        r = before_lock(fd);
+        break;
+    default:
+        break;
+    }
+    if (r < 0) {
+        return (int)hook_ret(r);
+    }
+    int ret = (int)NATIVE(fcntl, SYS_fcntl, fd, cmd, arg);
+    if ((cmd == F_DUPFD || cmd == F_DUPFD_CLOEXEC) && ret >= 0) {
+        fd_dup(fd, ret);
+    } else if (cmd == F_GETFL && ret >= 0) {
+        ret &= ~O_TMPFILE; // how the shadow was made
+    }
+    return ret;
+}
+
+// The argument may be a pointer: it is passed on as a long whatever the command.
+int hook_fcntl(int fd, int cmd, ...) {
+    va_list ap;
+    va_start(ap, cmd);
+    long arg = va_arg(ap, long);
+    va_end(ap);
+    if (UNLIKELY(fd_peek(fd) != NULL)) {
+        struct file *f = fd_get(fd, true);
+        if (f != NULL) {
+            return fcntl_captured(f, fd, cmd, arg);
+        }
+    }
+    return (int)NATIVE(fcntl, SYS_fcntl, fd, cmd, arg);
+}
+
+int hook_flock(int fd, int op) {
+    int r = UNLIKELY(fd_peek(fd) != NULL) && !(op & LOCK_UN) ? before_lock(fd) : 0;
+    return r < 0 ? (int)hook_ret(r) : (int)NATIVE(flock, SYS_flock, fd, op);
+}
+
+int hook_lockf(int fd, int cmd, off_t len) {
+    int r = UNLIKELY(fd_peek(fd) != NULL) && (cmd == F_LOCK || cmd == F_TLOCK) ? before_lock(fd) : 0;
+    if (r < 0) {
+        return (int)hook_ret(r);
+    }
+    return LIKELY(REAL(lockf) != NULL) ? real.lockf(fd, cmd, len) : (int)hook_ret(-ENOSYS);
+}
+
+// Requests that neither read nor change what a file holds.
+static bool harmless(unsigned long request) {
+    switch (request) {
+    case TCGETS: // isatty
+    case FIOCLEX:
+    case FIONCLEX:
+    case FIONBIO:
+    case FS_IOC_GETFLAGS:
+        return true;
+    default:
+        return false;
+    }
+}
+
+int hook_ioctl(int fd, unsigned long request, ...) {
+    va_list ap;
+    va_start(ap, request);
+    void *arg = va_arg(ap, void *);
+    va_end(ap);
+    if (UNLIKELY(fd_peek(fd) != NULL) && !harmless(request)) {
+        struct file *f = fd_get(fd, true);
+        int r = f != NULL ? file_settle(f, fd) : 0;
+        if (r < 0) {
+            return (int)hook_ret(r);
+        }
+    }
+    return (int)NATIVE(ioctl, SYS_ioctl, fd, request, arg);
+}
+
+void *hook_mmap(void *addr, size_t len, int prot, int flags, int fd, off_t off) {
+    if (UNLIKELY(!(flags & MAP_ANONYMOUS) && fd_peek(fd) != NULL)) {
+        struct file *f = fd_get(fd, true);
+        if (f != NULL) {
+            file_settle(f, fd); // its error is for write, fsync and close
+        }
+    }
+    if (LIKELY(real.mmap != NULL)) {
+        return real.mmap(addr, len, prot, flags, fd, off);
+    }
+    void *p = os_mmap(addr, len, prot, flags, fd, off);
+    return os_is_err(p) ? (void *)hook_ret((long)p) : p;
+}
+
+#define HOOKS_FD
+#define HOOK_ALIAS HOOK_TWIN
+#include "hooks.h"

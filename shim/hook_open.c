@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: MIT
+//
+// hook_open: open and its siblings, creat, mkstemp's family. Each hook is: captured? else, does the name mean an
+// inode that its directory does not show yet? else the real call. What is captured is capture.c's decision.
+
+#include "capture.h"
+#include "namecalls.h"
+#include "real.h"
+
+#include <stdarg.h>
+
+// The mode is there only if the flags say so, and always forwarded: the kernel ignores what it does not need.
+static inline bool takes_mode(int flags) {
+    return (flags & O_CREAT) || (flags & O_TMPFILE) == O_TMPFILE;
+}
+
+// What is not simply the real call. CAPTURE_NATIVE: it is.
+static __attribute__((noinline)) long open_slow(int dirfd, const char *path, int flags, mode_t mode,
+                                                const void *caller) {
+    struct lent lent;
+    long r = capture_open(dirfd, path, flags, mode, caller);
+    if (r != CAPTURE_NATIVE || names_native()) {
+        return r;
+    }
+    r = names_before_open(dirfd, path, flags, &lent);
+    if (r <= 0) {
+        return r < 0 ? r : CAPTURE_NATIVE;
+    }
+    r = os_openat(AT_FDCWD, lent.path, names_open_flags(flags), 0);
+    names_return(&lent);
+    return r;
+}
+
+static inline long open_any(int dirfd, const char *path, int flags, mode_t mode, const void *caller) {
+    if (LIKELY((flags & O_ACCMODE) == O_RDONLY && !(flags & (O_CREAT | O_TRUNC)) && names_native())) {
+        return CAPTURE_NATIVE;
+    }
+    return open_slow(dirfd, path, flags, mode, caller);
+}
+
+int hook_open(const char *path, int flags, ...) {
+    mode_t mode = 0;
+    if (takes_mode(flags)) {
+        va_list ap;
+        va_start(ap, flags);
+        mode = va_arg(ap, mode_t);
+        va_end(ap);
+    }
+    long r = open_any(AT_FDCWD, path, flags, mode, __builtin_return_address(0));
+    return r != CAPTURE_NATIVE ? (int)hook_ret(r)
+                               : (int)NATIVE_OR(open, os_openat(AT_FDCWD, path, flags, mode), path, flags, mode);
+}
+
+int hook_openat(int dirfd, const char *path, int flags, ...) {
+    mode_t mode = 0;
+    if (takes_mode(flags)) {
+        va_list ap;
+        va_start(ap, flags);
+        mode = va_arg(ap, mode_t);
+        va_end(ap);
+    }
+    long r = open_any(dirfd, path, flags, mode, __builtin_return_address(0));
+    return r != CAPTURE_NATIVE ? (int)hook_ret(r) : (int)NATIVE(openat, SYS_openat, dirfd, path, flags, mode);
+}
+
+int hook_creat(const char *path, mode_t mode) {
+    int flags = O_WRONLY | O_CREAT | O_TRUNC;
+    long r = open_any(AT_FDCWD, path, flags, mode, __builtin_return_address(0));
+    return r != CAPTURE_NATIVE ? (int)hook_ret(r)
+                               : (int)NATIVE_OR(creat, os_openat(AT_FDCWD, path, flags, mode), path, mode);
+}
+
+// The fortified forms end the program when a mode is missing: that stays theirs to say.
+int hook___open_2(const char *path, int flags) {
+    long r = takes_mode(flags) ? CAPTURE_NATIVE : open_any(AT_FDCWD, path, flags, 0, __builtin_return_address(0));
+    return r != CAPTURE_NATIVE ? (int)hook_ret(r)
+                               : (int)NATIVE_OR(__open_2, os_openat(AT_FDCWD, path, flags, 0), path, flags);
+}
+
+int hook___openat_2(int dirfd, const char *path, int flags) {
+    long r = takes_mode(flags) ? CAPTURE_NATIVE : open_any(dirfd, path, flags, 0, __builtin_return_address(0));
+    return r != CAPTURE_NATIVE ? (int)hook_ret(r) : (int)NATIVE(__openat_2, SYS_openat, dirfd, path, flags);
+}
+
+// A file made by mkstemp and kin: the inner open is invisible, so it is followed afterwards.
+static int made(int fd, const char *path, int flags, const void *caller) {
+    if (fd >= 0) {
+        capture_follow(fd, AT_FDCWD, path, flags | O_RDWR | O_CREAT | O_EXCL, caller);
+    }
+    return fd;
+}
+
+static int missing(void) {
+    return (int)hook_ret(-ENOSYS);
+}
+
+int hook_mkstemp(char *tmpl) {
+    return REAL(mkstemp) == NULL ? missing() : made(real.mkstemp(tmpl), tmpl, 0, __builtin_return_address(0));
+}
+
+int hook_mkostemp(char *tmpl, int flags) {
+    return REAL(mkostemp) == NULL ? missing()
+                                  : made(real.mkostemp(tmpl, flags), tmpl, flags, __builtin_return_address(0));
+}
+
+int hook_mkstemps(char *tmpl, int suffix) {
+    return REAL(mkstemps) == NULL ? missing() : made(real.mkstemps(tmpl, suffix), tmpl, 0, __builtin_return_address(0));
+}
+
+int hook_mkostemps(char *tmpl, int suffix, int flags) {
+    return REAL(mkostemps) == NULL
+               ? missing()
+               : made(real.mkostemps(tmpl, suffix, flags), tmpl, flags, __builtin_return_address(0));
+}
+
+#define HOOKS_OPEN
+#define HOOK_ALIAS HOOK_TWIN
+#include "hooks.h"

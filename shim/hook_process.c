@@ -1,0 +1,186 @@
+// SPDX-License-Identifier: MIT
+//
+// hook_process: processes that begin and this one's end. fork is served by handlers (shim.c); vfork is left alone: it
+// cannot be wrapped in C, and a vfork child shares our memory, so that its exec changes no table.
+
+#include "file.h"
+#include "namecalls.h"
+#include "real.h"
+#include "shim.h"
+
+#include <alloca.h>
+#include <stdarg.h>
+#include <string.h>
+#include <unistd.h>
+
+extern char **environ;
+
+static void count_process(void) {
+    atomic_fetch_add_explicit(&shim.spawned, 1, memory_order_relaxed);
+}
+
+// Will the program started with `envp` carry the shim? Without it, it sees only what is published.
+static bool carries_shim(char *const envp[]) {
+    for (char *const *e = envp; e != NULL && *e != NULL; e++) {
+        if (strncmp(*e, "LD_PRELOAD=", 11) == 0 && strstr(*e, "libfastckpt") != NULL) {
+            return true;
+        }
+    }
+    return false;
+}
+
+// A program without the shim reads what this process has closed: it is published first. In a vfork child as well, which
+// asks by its parent's connections: it changes nothing of the parent's, and a child's own descriptor is seen to be none
+// of ours.
+static void before_program(int dirfd, const char *path, char *const envp[]) {
+    if (!atomic_load_explicit(&shim.ready, memory_order_acquire) || names_native()) {
+        return;
+    }
+    names_before_exec(dirfd, path);
+    if (!carries_shim(envp)) {
+        guard_depth++;
+        names_wait(WAIT_CLIENT, -1);
+        guard_depth--;
+    }
+}
+
+// The image is about to be replaced. An exec that fails goes on with everything in the kernel's files.
+static void before_exec(int dirfd, const char *path, char *const envp[]) {
+    count_process();
+    before_program(dirfd, path, envp);
+    if (atomic_load_explicit(&shim.ready, memory_order_acquire) && guard_depth == 0 && !guard_foreign()) {
+        guard_depth++;
+        file_before_exec();
+        guard_depth--;
+    }
+}
+
+int hook_execve(const char *path, char *const argv[], char *const envp[]) {
+    before_exec(AT_FDCWD, path, envp);
+    return (int)NATIVE(execve, SYS_execve, path, argv, envp);
+}
+
+int hook_execv(const char *path, char *const argv[]) {
+    before_exec(AT_FDCWD, path, environ);
+    return (int)NATIVE_OR(execv, RAW(SYS_execve, path, argv, environ), path, argv);
+}
+
+int hook_execvp(const char *file, char *const argv[]) {
+    before_exec(AT_FDCWD, file, environ);
+    return REAL(execvp) != NULL ? real.execvp(file, argv) : (int)hook_ret(-ENOSYS);
+}
+
+int hook_execvpe(const char *file, char *const argv[], char *const envp[]) {
+    before_exec(AT_FDCWD, file, envp);
+    return REAL(execvpe) != NULL ? real.execvpe(file, argv, envp) : (int)hook_ret(-ENOSYS);
+}
+
+static size_t count_args(va_list ap) {
+    size_t n = 0;
+    while (va_arg(ap, char *) != NULL) {
+        n++;
+    }
+    return n;
+}
+
+// Fills argv from the arguments behind `arg`; the terminator included.
+static void take_args(char **argv, const char *arg, va_list ap) {
+    size_t i = 0;
+    argv[i++] = (char *)(uintptr_t)arg;
+    while (argv[i - 1] != NULL) {
+        argv[i++] = va_arg(ap, char *);
+    }
+}
+
+int hook_execl(const char *path, const char *arg, ...) {
+    va_list ap;
+    va_start(ap, arg);
+    size_t n = arg != NULL ? count_args(ap) : 0;
+    va_end(ap);
+    char **argv = alloca((n + 2) * sizeof *argv);
+    va_start(ap, arg);
+    take_args(argv, arg, ap);
+    va_end(ap);
+    return hook_execv(path, argv);
+}
+
+int hook_execlp(const char *file, const char *arg, ...) {
+    va_list ap;
+    va_start(ap, arg);
+    size_t n = arg != NULL ? count_args(ap) : 0;
+    va_end(ap);
+    char **argv = alloca((n + 2) * sizeof *argv);
+    va_start(ap, arg);
+    take_args(argv, arg, ap);
+    va_end(ap);
+    return hook_execvp(file, argv);
+}
+
+int hook_execle(const char *path, const char *arg, ...) {
+    va_list ap;
+    va_start(ap, arg);
+    size_t n = arg != NULL ? count_args(ap) : 0;
+    va_end(ap);
+    char **argv = alloca((n + 2) * sizeof *argv);
+    va_start(ap, arg);
+    take_args(argv, arg, ap);
+    char **envp = va_arg(ap, char **); // stands behind the terminator
+    va_end(ap);
+    return hook_execve(path, argv, envp);
+}
+
+int hook_fexecve(int fd, char *const argv[], char *const envp[]) {
+    before_exec(AT_FDCWD, NULL, envp);
+    return REAL(fexecve) != NULL ? real.fexecve(fd, argv, envp) : (int)hook_ret(-ENOSYS);
+}
+
+int hook_execveat(int dirfd, const char *path, char *const argv[], char *const envp[], int flags) {
+    before_exec(dirfd, path, envp);
+    return (int)NATIVE(execveat, SYS_execveat, dirfd, path, argv, envp, flags);
+}
+
+int hook_posix_spawn(pid_t *pid, const char *path, const posix_spawn_file_actions_t *actions,
+                     const posix_spawnattr_t *attr, char *const argv[], char *const envp[]) {
+    count_process();
+    before_program(AT_FDCWD, path, envp);
+    return REAL(posix_spawn) != NULL ? real.posix_spawn(pid, path, actions, attr, argv, envp) : ENOSYS;
+}
+
+int hook_posix_spawnp(pid_t *pid, const char *file, const posix_spawn_file_actions_t *actions,
+                      const posix_spawnattr_t *attr, char *const argv[], char *const envp[]) {
+    count_process();
+    before_program(AT_FDCWD, file, envp);
+    return REAL(posix_spawnp) != NULL ? real.posix_spawnp(pid, file, actions, attr, argv, envp) : ENOSYS;
+}
+
+int hook_system(const char *command) {
+    count_process();
+    before_program(AT_FDCWD, NULL, environ);
+    return REAL(system) != NULL ? real.system(command) : (int)hook_ret(-ENOSYS);
+}
+
+FILE *hook_popen(const char *command, const char *mode) {
+    count_process();
+    before_program(AT_FDCWD, NULL, environ);
+    return REAL(popen) != NULL ? real.popen(command, mode) : NULL;
+}
+
+void hook__exit(int status) {
+    shim_leave(false);
+    for (;;) {
+        OS_CALL(SYS_exit_group, status, 0, 0, 0, 0, 0);
+    }
+}
+
+// Its handlers run behind us, and its own _exit is invisible: what they still write goes to the kernel.
+void hook_quick_exit(int status) {
+    shim_leave(false);
+    if (REAL(quick_exit) != NULL) {
+        real.quick_exit(status);
+    }
+    hook__exit(status);
+}
+
+#define HOOKS_PROCESS
+#define HOOK_ALIAS HOOK_TWIN
+#include "hooks.h"

@@ -1,0 +1,186 @@
+// SPDX-License-Identifier: MIT
+//
+// hook_stat: what is asked about a file: the stat families of old and new glibc, statx, access. A captured or pending
+// name is its inode (design 5); with nothing pending a call by name costs one load.
+
+#include "fdtable.h"
+#include "namecalls.h"
+#include "real.h"
+
+#include <string.h>
+#include <unistd.h>
+
+#if defined(__x86_64__)
+#define RAW_FSTATAT SYS_newfstatat
+#else
+#define RAW_FSTATAT SYS_fstatat
+#endif
+
+// fstat of a lent inode, corrected. 0 or a negative errno.
+static int stat_lent(struct lent *l, struct stat *st) {
+    int r = os_fstat(l->fd, st);
+    if (r == 0) {
+        names_fix_stat(l, st);
+    }
+    names_return(l);
+    return r;
+}
+
+// Answers for a captured or pending name. True: *ret is libc's result.
+static bool answered(int dirfd, const char *path, int flags, struct stat *st, int *ret) {
+    struct lent lent;
+    if (names_native() || !names_lend(dirfd, path, !(flags & AT_SYMLINK_NOFOLLOW), false, &lent)) {
+        return false;
+    }
+    *ret = (int)hook_ret(stat_lent(&lent, st));
+    return true;
+}
+
+// After a successful fstat: what the kernel does not know yet.
+static int corrected(int r, int fd, struct stat *st) {
+    if (UNLIKELY(fd_peek(fd) != NULL) && r == 0) {
+        struct file *f = fd_get(fd, false);
+        if (f != NULL) {
+            file_fix_stat(f, st);
+        }
+    }
+    return r;
+}
+
+int hook_stat(const char *path, struct stat *st) {
+    int r;
+    return answered(AT_FDCWD, path, 0, st, &r)
+               ? r
+               : (int)NATIVE_OR(stat, RAW(RAW_FSTATAT, AT_FDCWD, path, st, 0), path, st);
+}
+
+int hook_lstat(const char *path, struct stat *st) {
+    int r;
+    return answered(AT_FDCWD, path, AT_SYMLINK_NOFOLLOW, st, &r)
+               ? r
+               : (int)NATIVE_OR(lstat, RAW(RAW_FSTATAT, AT_FDCWD, path, st, AT_SYMLINK_NOFOLLOW), path, st);
+}
+
+int hook_fstat(int fd, struct stat *st) {
+    return corrected((int)NATIVE(fstat, SYS_fstat, fd, st), fd, st);
+}
+
+static bool by_descriptor(const char *path, int flags) {
+    return (flags & AT_EMPTY_PATH) && (path == NULL || path[0] == '\0');
+}
+
+int hook_fstatat(int dirfd, const char *path, struct stat *st, int flags) {
+    int r;
+    if (!by_descriptor(path, flags) && answered(dirfd, path, flags, st, &r)) {
+        return r;
+    }
+    r = (int)NATIVE(fstatat, RAW_FSTATAT, dirfd, path, st, flags);
+    return by_descriptor(path, flags) ? corrected(r, dirfd, st) : r;
+}
+
+// The forms of programs built before glibc 2.33. `ver` is the layout of struct stat; libc says which it knows.
+int hook___xstat(int ver, const char *path, struct stat *st) {
+    int r;
+    return answered(AT_FDCWD, path, 0, st, &r)
+               ? r
+               : (int)NATIVE_OR(__xstat, RAW(RAW_FSTATAT, AT_FDCWD, path, st, 0), ver, path, st);
+}
+
+int hook___lxstat(int ver, const char *path, struct stat *st) {
+    int r;
+    return answered(AT_FDCWD, path, AT_SYMLINK_NOFOLLOW, st, &r)
+               ? r
+               : (int)NATIVE_OR(__lxstat, RAW(RAW_FSTATAT, AT_FDCWD, path, st, AT_SYMLINK_NOFOLLOW), ver, path, st);
+}
+
+int hook___fxstat(int ver, int fd, struct stat *st) {
+    return corrected((int)NATIVE_OR(__fxstat, RAW(SYS_fstat, fd, st), ver, fd, st), fd, st);
+}
+
+int hook___fxstatat(int ver, int dirfd, const char *path, struct stat *st, int flags) {
+    int r;
+    if (!by_descriptor(path, flags) && answered(dirfd, path, flags, st, &r)) {
+        return r;
+    }
+    r = (int)NATIVE_OR(__fxstatat, RAW(RAW_FSTATAT, dirfd, path, st, flags), ver, dirfd, path, st, flags);
+    return by_descriptor(path, flags) ? corrected(r, dirfd, st) : r;
+}
+
+// What a corrected struct stat has and the kernel's statx has not.
+static void put_statx(struct statx *x, const struct stat *st) {
+    x->stx_size = (uint64_t)st->st_size;
+    x->stx_nlink = (uint32_t)st->st_nlink;
+    x->stx_mtime.tv_sec = st->st_mtim.tv_sec;
+    x->stx_mtime.tv_nsec = (uint32_t)st->st_mtim.tv_nsec;
+    x->stx_atime.tv_sec = st->st_atim.tv_sec;
+    x->stx_atime.tv_nsec = (uint32_t)st->st_atim.tv_nsec;
+}
+
+static int statx_captured(struct file *f, int fd, struct statx *x) {
+    struct stat st;
+    if (os_fstat(fd, &st) == 0) {
+        file_fix_stat(f, &st);
+        put_statx(x, &st);
+    }
+    return 0;
+}
+
+int hook_statx(int dirfd, const char *path, int flags, unsigned mask, struct statx *x) {
+    struct lent lent;
+    if (!by_descriptor(path, flags) && !names_native() &&
+        names_lend(dirfd, path, !(flags & AT_SYMLINK_NOFOLLOW), false, &lent)) {
+        struct stat st;
+        long r = OS_CALL(SYS_statx, lent.fd, "", flags | AT_EMPTY_PATH, mask, x, 0);
+        r = r == 0 ? stat_lent(&lent, &st) : (names_return(&lent), r);
+        if (r == 0) {
+            put_statx(x, &st);
+        }
+        return (int)hook_ret(r);
+    }
+    int r = (int)NATIVE(statx, SYS_statx, dirfd, path, flags, mask, x);
+    if (r == 0 && by_descriptor(path, flags) && UNLIKELY(fd_peek(dirfd) != NULL)) {
+        struct file *f = fd_get(dirfd, false);
+        return f != NULL ? statx_captured(f, dirfd, x) : 0;
+    }
+    return r;
+}
+
+// access of a lent inode goes by its path in /proc: there is no form for descriptors in older kernels.
+static bool access_answered(int dirfd, const char *path, int mode, int flags, int *ret) {
+    struct lent lent;
+    if (names_native() || !names_lend(dirfd, path, !(flags & AT_SYMLINK_NOFOLLOW), false, &lent)) {
+        return false;
+    }
+    flags &= ~AT_SYMLINK_NOFOLLOW;
+    *ret = real.faccessat != NULL ? real.faccessat(AT_FDCWD, lent.path, mode, flags)
+                                  : (int)hook_ret(OS_CALL(SYS_faccessat, AT_FDCWD, lent.path, mode, 0, 0, 0));
+    names_return(&lent);
+    return true;
+}
+
+int hook_access(const char *path, int mode) {
+    int r;
+    return access_answered(AT_FDCWD, path, mode, 0, &r)
+               ? r
+               : (int)NATIVE_OR(access, RAW(SYS_faccessat, AT_FDCWD, path, mode), path, mode);
+}
+
+int hook_faccessat(int dirfd, const char *path, int mode, int flags) {
+    int r;
+    if (access_answered(dirfd, path, mode, flags, &r)) {
+        return r;
+    }
+    return (int)NATIVE_OR(faccessat, RAW(SYS_faccessat, dirfd, path, mode), dirfd, path, mode, flags);
+}
+
+int hook_euidaccess(const char *path, int mode) {
+    int r;
+    if (access_answered(AT_FDCWD, path, mode, AT_EACCESS, &r)) {
+        return r;
+    }
+    return REAL(euidaccess) != NULL ? real.euidaccess(path, mode) : (int)hook_ret(-ENOSYS);
+}
+
+#define HOOKS_STAT
+#define HOOK_ALIAS HOOK_TWIN
+#include "hooks.h"

@@ -1,0 +1,223 @@
+// SPDX-License-Identifier: MIT
+//
+// hook_write: calls on a descriptor that move or size data, and the durability calls. On a descriptor that is not
+// captured: one load, one compare, the real call. What a captured file does is file.c's.
+
+#include "fdtable.h"
+#include "namecalls.h"
+#include "real.h"
+
+#include <sys/mman.h>
+
+#define RETURN_MAX 0x7ffff000 // what one call moves at most
+#define PUMP_BYTES (256 * KIB)
+
+// The captured file of `fd` for a call that stages or settles; in a vfork child none: the kernel's offset is shared.
+static inline struct file *captured(int fd) {
+    return LIKELY(fd_peek(fd) == NULL) ? NULL : fd_get(fd, true);
+}
+
+// For calls that the shim does not model: all bytes into the kernel's file first. 0, or the file's error.
+static inline int settled(int fd) {
+    struct file *f = captured(fd);
+    return LIKELY(f == NULL) ? 0 : file_settle(f, fd);
+}
+
+ssize_t hook_write(int fd, const void *buf, size_t len) {
+    struct file *f = captured(fd);
+    return LIKELY(f == NULL) ? NATIVE(write, SYS_write, fd, buf, len) : hook_ret(file_write(f, fd, buf, len));
+}
+
+ssize_t hook_pwrite(int fd, const void *buf, size_t len, off_t off) {
+    struct file *f = captured(fd);
+    return LIKELY(f == NULL) ? NATIVE(pwrite, SYS_pwrite64, fd, buf, len, off)
+                             : hook_ret(file_pwrite(f, fd, buf, len, off));
+}
+
+ssize_t hook_writev(int fd, const struct iovec *iov, int n) {
+    struct file *f = captured(fd);
+    return LIKELY(f == NULL) ? NATIVE(writev, SYS_writev, fd, iov, n) : hook_ret(file_writev(f, fd, iov, n));
+}
+
+ssize_t hook_pwritev(int fd, const struct iovec *iov, int n, off_t off) {
+    struct file *f = captured(fd);
+    return LIKELY(f == NULL) ? NATIVE(pwritev, SYS_pwritev, fd, iov, n, off)
+                             : hook_ret(file_pwritev(f, fd, iov, n, off));
+}
+
+ssize_t hook_pwritev2(int fd, const struct iovec *iov, int n, off_t off, int flags) {
+    struct file *f = captured(fd);
+    if (UNLIKELY(f != NULL)) {
+        if (flags == 0) {
+            return hook_ret(off == -1 ? file_writev(f, fd, iov, n) : file_pwritev(f, fd, iov, n, off));
+        }
+        int r = file_settle(f, fd); // RWF_APPEND, RWF_DSYNC and kin are the kernel's
+        if (r < 0) {
+            return hook_ret(r);
+        }
+    }
+    return LIKELY(real.pwritev2 != NULL) ? real.pwritev2(fd, iov, n, off, flags)
+                                         : hook_ret(OS_CALL(SYS_pwritev2, fd, iov, n, off, 0, flags));
+}
+
+// Copies in the kernel stage like any write: through a buffer of our own. Only from a regular file: what else there is
+// has rules of its own.
+static bool pumps(const struct file *out, int in) {
+    struct stat st;
+    return out != NULL && !out->followed && !out->native && !out->inherited && os_fstat(in, &st) == 0 &&
+           S_ISREG(st.st_mode) && (st.st_dev != out->dev || st.st_ino != out->ino);
+}
+
+// One piece. Its length, 0 at the end of `in`, or an error.
+static ssize_t pump_piece(struct file *f, int out, off_t *out_off, int in, off_t *in_off, void *buf, size_t len) {
+    ssize_t n = in_off != NULL ? os_pread(in, buf, len, *in_off) : os_read(in, buf, len);
+    if (n <= 0) {
+        return n;
+    }
+    ssize_t w = out_off != NULL ? file_pwrite(f, out, buf, (size_t)n, *out_off) : file_write(f, out, buf, (size_t)n);
+    if (in_off == NULL && w < n) {
+        os_lseek(in, (w < 0 ? 0 : w) - n, SEEK_CUR); // not taken
+    }
+    if (w > 0 && in_off != NULL) {
+        *in_off += w;
+    }
+    if (w > 0 && out_off != NULL) {
+        *out_off += w;
+    }
+    return w;
+}
+
+static ssize_t pump(struct file *f, int out, off_t *out_off, int in, off_t *in_off, size_t len) {
+    void *buf = os_mmap(NULL, PUMP_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (os_is_err(buf)) {
+        return -ENOMEM;
+    }
+    ssize_t done = 0, n = 0;
+    len = min_u64(len, RETURN_MAX);
+    do {
+        n = pump_piece(f, out, out_off, in, in_off, buf, min_u64(len - (size_t)done, PUMP_BYTES));
+        done += n > 0 ? n : 0;
+    } while (n > 0 && (size_t)done < len);
+    os_munmap(buf, PUMP_BYTES);
+    return done > 0 ? done : n;
+}
+
+ssize_t hook_sendfile(int out, int in, off_t *off, size_t len) {
+    struct file *f = captured(out);
+    int r = settled(in);
+    if (UNLIKELY(f != NULL) && r >= 0) {
+        if (pumps(f, in)) {
+            return hook_ret(pump(f, out, NULL, in, off, len));
+        }
+        r = file_settle(f, out);
+    }
+    return r < 0 ? hook_ret(r) : NATIVE(sendfile, SYS_sendfile, out, in, off, len);
+}
+
+ssize_t hook_copy_file_range(int in, off_t *in_off, int out, off_t *out_off, size_t len, unsigned flags) {
+    struct file *f = captured(out);
+    int r = settled(in);
+    if (UNLIKELY(f != NULL) && r >= 0) {
+        if (flags == 0 && pumps(f, in)) {
+            return hook_ret(pump(f, out, out_off, in, in_off, len));
+        }
+        r = file_settle(f, out);
+    }
+    return r < 0 ? hook_ret(r) : NATIVE(copy_file_range, SYS_copy_file_range, in, in_off, out, out_off, len, flags);
+}
+
+ssize_t hook_splice(int in, off_t *in_off, int out, off_t *out_off, size_t len, unsigned flags) {
+    int r = settled(out);
+    r = r < 0 ? r : settled(in);
+    return r < 0 ? hook_ret(r) : NATIVE(splice, SYS_splice, in, in_off, out, out_off, len, flags);
+}
+
+off_t hook_lseek(int fd, off_t off, int whence) {
+    struct file *f = captured(fd);
+    return LIKELY(f == NULL) ? NATIVE(lseek, SYS_lseek, fd, off, whence) : hook_ret(file_lseek(f, fd, off, whence));
+}
+
+int hook_ftruncate(int fd, off_t len) {
+    int r = settled(fd);
+    return r < 0 ? (int)hook_ret(r) : (int)NATIVE(ftruncate, SYS_ftruncate, fd, len);
+}
+
+int hook_fallocate(int fd, int mode, off_t off, off_t len) {
+    int r = settled(fd);
+    return r < 0 ? (int)hook_ret(r) : (int)NATIVE(fallocate, SYS_fallocate, fd, mode, off, len);
+}
+
+// Returns the error and leaves errno alone.
+int hook_posix_fallocate(int fd, off_t off, off_t len) {
+    int r = settled(fd);
+    if (r < 0) {
+        return -r;
+    }
+    return LIKELY(REAL(posix_fallocate) != NULL) ? real.posix_fallocate(fd, off, len) : ENOSYS;
+}
+
+// fsync of a directory waits for its pending names.
+static void sync_listed(int fd) {
+    struct stat st;
+    if (!guard_foreign() && os_fstat(fd, &st) == 0 && S_ISDIR(st.st_mode)) {
+        guard_depth++;
+        names_wait(WAIT_DIR, fd);
+        guard_depth--;
+    }
+}
+
+int hook_fsync(int fd) {
+    struct file *f = captured(fd);
+    if (UNLIKELY(f != NULL)) {
+        return (int)hook_ret(file_fsync(f, fd));
+    }
+    if (UNLIKELY(!names_native()) && shim.config.fsync == FSYNC_WAIT) {
+        sync_listed(fd);
+    }
+    return (int)NATIVE(fsync, SYS_fsync, fd);
+}
+
+int hook_fdatasync(int fd) {
+    struct file *f = captured(fd);
+    return LIKELY(f == NULL) ? (int)NATIVE(fdatasync, SYS_fdatasync, fd) : (int)hook_ret(file_fsync(f, fd));
+}
+
+int hook_sync_file_range(int fd, off_t off, off_t len, unsigned flags) {
+    struct file *f = captured(fd);
+    if (UNLIKELY(f != NULL) && flags == SYNC_FILE_RANGE_WRITE) {
+        return 0; // "begin to write": the engine has
+    }
+    int r = f != NULL ? file_settle(f, fd) : 0;
+    return r < 0 ? (int)hook_ret(r) : (int)NATIVE(sync_file_range, SYS_sync_file_range, fd, off, len, flags);
+}
+
+// sync and syncfs: everything of this process is in the kernel, and what it has closed is durable.
+static void sync_process(void) {
+    if (names_native() || shim.config.fsync != FSYNC_WAIT || guard_foreign()) {
+        return;
+    }
+    guard_depth++;
+    for (int fd = 0; fd < fd_limit(); fd++) {
+        settled(fd);
+    }
+    names_wait(WAIT_CLIENT, -1);
+    guard_depth--;
+}
+
+int hook_syncfs(int fd) {
+    sync_process();
+    return (int)NATIVE(syncfs, SYS_syncfs, fd);
+}
+
+void hook_sync(void) {
+    sync_process();
+    if (LIKELY(real.sync != NULL)) {
+        real.sync();
+    } else {
+        OS_CALL(SYS_sync, 0, 0, 0, 0, 0, 0);
+    }
+}
+
+#define HOOKS_WRITE
+#define HOOK_ALIAS HOOK_TWIN
+#include "hooks.h"

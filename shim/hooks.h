@@ -1,0 +1,229 @@
+// SPDX-License-Identifier: MIT
+//
+// hooks: the one table of exported symbols; read by #include with the macros defined differently (real.h, real.c, and
+// at the end of each hook_*.c for its aliases). No guard, on purpose.
+//   HOOK(name, return type, (parameters))   has a body hook_NAME and a pointer real.NAME to the next definition
+//   HOOK_ALIAS(name, target)                same ABI on 64-bit, so it shares target's body and real pointer
+// Lines stand in the section of the file that defines them: a reader wants HOOKS_ALL or one section, and gets only
+// that. tests/system/exports.sh holds this table against libc's symbols.
+
+#ifndef HOOK
+#define HOOK(name, ret, params)
+#endif
+#ifndef HOOK_ALIAS
+#define HOOK_ALIAS(name, target)
+#endif
+
+#if defined(HOOKS_ALL) || defined(HOOKS_OPEN) // hook_open.c
+HOOK(open, int, (const char *path, int flags, ...))
+HOOK_ALIAS(open64, open)
+HOOK_ALIAS(__open, open)
+HOOK_ALIAS(__open64, open)
+HOOK(openat, int, (int dirfd, const char *path, int flags, ...))
+HOOK_ALIAS(openat64, openat)
+HOOK(creat, int, (const char *path, mode_t mode))
+HOOK_ALIAS(creat64, creat)
+HOOK(__open_2, int, (const char *path, int flags))
+HOOK_ALIAS(__open64_2, __open_2)
+HOOK(__openat_2, int, (int dirfd, const char *path, int flags))
+HOOK_ALIAS(__openat64_2, __openat_2)
+HOOK(mkstemp, int, (char *tmpl))
+HOOK_ALIAS(mkstemp64, mkstemp)
+HOOK(mkostemp, int, (char *tmpl, int flags))
+HOOK_ALIAS(mkostemp64, mkostemp)
+HOOK(mkstemps, int, (char *tmpl, int suffix))
+HOOK_ALIAS(mkstemps64, mkstemps)
+HOOK(mkostemps, int, (char *tmpl, int suffix, int flags))
+HOOK_ALIAS(mkostemps64, mkostemps)
+#endif
+
+#if defined(HOOKS_ALL) || defined(HOOKS_STDIO) // hook_stdio.c
+HOOK(fopen, FILE *, (const char *path, const char *mode))
+HOOK_ALIAS(fopen64, fopen)
+HOOK_ALIAS(_IO_fopen, fopen)
+HOOK(fdopen, FILE *, (int fd, const char *mode))
+HOOK_ALIAS(_IO_fdopen, fdopen)
+HOOK(freopen, FILE *, (const char *path, const char *mode, FILE *fp))
+HOOK_ALIAS(freopen64, freopen)
+HOOK(fclose, int, (FILE * fp))
+HOOK_ALIAS(_IO_fclose, fclose)
+HOOK(fseek, int, (FILE * fp, long off, int whence))
+HOOK_ALIAS(fseeko, fseek)
+HOOK_ALIAS(fseeko64, fseek)
+HOOK(rewind, void, (FILE * fp))
+HOOK(fsetpos, int, (FILE * fp, const fpos_t *pos))
+HOOK_ALIAS(fsetpos64, fsetpos)
+HOOK_ALIAS(_IO_fsetpos, fsetpos)
+HOOK_ALIAS(_IO_fsetpos64, fsetpos)
+#endif
+
+#if defined(HOOKS_ALL) || defined(HOOKS_FD) // hook_fd.c
+HOOK(close, int, (int fd))
+HOOK_ALIAS(__close, close)
+HOOK(close_range, int, (unsigned first, unsigned last, int flags))
+HOOK(closefrom, void, (int first))
+HOOK(dup, int, (int fd))
+HOOK(dup2, int, (int from, int to))
+HOOK_ALIAS(__dup2, dup2)
+HOOK(dup3, int, (int from, int to, int flags))
+HOOK(fcntl, int, (int fd, int cmd, ...))
+HOOK_ALIAS(fcntl64, fcntl)
+HOOK_ALIAS(__fcntl, fcntl)
+HOOK(flock, int, (int fd, int op))
+HOOK(lockf, int, (int fd, int cmd, off_t len))
+HOOK_ALIAS(lockf64, lockf)
+HOOK(ioctl, int, (int fd, unsigned long request, ...))
+HOOK(mmap, void *, (void *addr, size_t len, int prot, int flags, int fd, off_t off))
+HOOK_ALIAS(mmap64, mmap)
+#endif
+
+#if defined(HOOKS_ALL) || defined(HOOKS_WRITE) // hook_write.c
+HOOK(write, ssize_t, (int fd, const void *buf, size_t len))
+HOOK_ALIAS(__write, write)
+HOOK(pwrite, ssize_t, (int fd, const void *buf, size_t len, off_t off))
+HOOK_ALIAS(pwrite64, pwrite)
+HOOK_ALIAS(__pwrite64, pwrite)
+HOOK(writev, ssize_t, (int fd, const struct iovec *iov, int n))
+HOOK(pwritev, ssize_t, (int fd, const struct iovec *iov, int n, off_t off))
+HOOK_ALIAS(pwritev64, pwritev)
+HOOK(pwritev2, ssize_t, (int fd, const struct iovec *iov, int n, off_t off, int flags))
+HOOK_ALIAS(pwritev64v2, pwritev2)
+HOOK(sendfile, ssize_t, (int out, int in, off_t *off, size_t len))
+HOOK_ALIAS(sendfile64, sendfile)
+HOOK(copy_file_range, ssize_t, (int in, off_t *in_off, int out, off_t *out_off, size_t len, unsigned flags))
+HOOK(splice, ssize_t, (int in, off_t *in_off, int out, off_t *out_off, size_t len, unsigned flags))
+HOOK(lseek, off_t, (int fd, off_t off, int whence))
+HOOK_ALIAS(lseek64, lseek)
+HOOK_ALIAS(__lseek, lseek)
+HOOK(ftruncate, int, (int fd, off_t len))
+HOOK_ALIAS(ftruncate64, ftruncate)
+HOOK(fallocate, int, (int fd, int mode, off_t off, off_t len))
+HOOK_ALIAS(fallocate64, fallocate)
+HOOK(posix_fallocate, int, (int fd, off_t off, off_t len))
+HOOK_ALIAS(posix_fallocate64, posix_fallocate)
+HOOK(fsync, int, (int fd))
+HOOK(fdatasync, int, (int fd))
+HOOK(sync_file_range, int, (int fd, off_t off, off_t len, unsigned flags))
+HOOK(syncfs, int, (int fd))
+HOOK(sync, void, (void))
+#endif
+
+#if defined(HOOKS_ALL) || defined(HOOKS_STAT) // hook_stat.c
+HOOK(stat, int, (const char *path, struct stat *st))
+HOOK_ALIAS(stat64, stat)
+HOOK(lstat, int, (const char *path, struct stat *st))
+HOOK_ALIAS(lstat64, lstat)
+HOOK(fstat, int, (int fd, struct stat *st))
+HOOK_ALIAS(fstat64, fstat)
+HOOK(fstatat, int, (int dirfd, const char *path, struct stat *st, int flags))
+HOOK_ALIAS(fstatat64, fstatat)
+HOOK(__xstat, int, (int ver, const char *path, struct stat *st))
+HOOK_ALIAS(__xstat64, __xstat)
+HOOK(__lxstat, int, (int ver, const char *path, struct stat *st))
+HOOK_ALIAS(__lxstat64, __lxstat)
+HOOK(__fxstat, int, (int ver, int fd, struct stat *st))
+HOOK_ALIAS(__fxstat64, __fxstat)
+HOOK(__fxstatat, int, (int ver, int dirfd, const char *path, struct stat *st, int flags))
+HOOK_ALIAS(__fxstatat64, __fxstatat)
+HOOK(statx, int, (int dirfd, const char *path, int flags, unsigned mask, struct statx *stx))
+HOOK(access, int, (const char *path, int mode))
+HOOK(faccessat, int, (int dirfd, const char *path, int mode, int flags))
+HOOK(euidaccess, int, (const char *path, int mode))
+HOOK_ALIAS(eaccess, euidaccess)
+#endif
+
+#if defined(HOOKS_ALL) || defined(HOOKS_ATTR) // hook_attr.c
+HOOK(truncate, int, (const char *path, off_t len))
+HOOK_ALIAS(truncate64, truncate)
+HOOK(chmod, int, (const char *path, mode_t mode))
+HOOK(fchmod, int, (int fd, mode_t mode))
+HOOK(fchmodat, int, (int dirfd, const char *path, mode_t mode, int flags))
+HOOK(chown, int, (const char *path, uid_t uid, gid_t gid))
+HOOK(lchown, int, (const char *path, uid_t uid, gid_t gid))
+HOOK(fchown, int, (int fd, uid_t uid, gid_t gid))
+HOOK(fchownat, int, (int dirfd, const char *path, uid_t uid, gid_t gid, int flags))
+HOOK(utime, int, (const char *path, const struct utimbuf *times))
+HOOK(utimes, int, (const char *path, const struct timeval times[2]))
+HOOK(lutimes, int, (const char *path, const struct timeval times[2]))
+HOOK(futimes, int, (int fd, const struct timeval times[2]))
+HOOK(futimesat, int, (int dirfd, const char *path, const struct timeval times[2]))
+HOOK(futimens, int, (int fd, const struct timespec times[2]))
+HOOK(utimensat, int, (int dirfd, const char *path, const struct timespec times[2], int flags))
+HOOK(setxattr, int, (const char *path, const char *name, const void *value, size_t len, int flags))
+HOOK(lsetxattr, int, (const char *path, const char *name, const void *value, size_t len, int flags))
+HOOK(fsetxattr, int, (int fd, const char *name, const void *value, size_t len, int flags))
+HOOK(getxattr, ssize_t, (const char *path, const char *name, void *value, size_t len))
+HOOK(lgetxattr, ssize_t, (const char *path, const char *name, void *value, size_t len))
+HOOK(listxattr, ssize_t, (const char *path, char *list, size_t len))
+HOOK(llistxattr, ssize_t, (const char *path, char *list, size_t len))
+HOOK(removexattr, int, (const char *path, const char *name))
+HOOK(lremovexattr, int, (const char *path, const char *name))
+#endif
+
+#if defined(HOOKS_ALL) || defined(HOOKS_NAMES) // hook_names.c
+HOOK(rename, int, (const char *from, const char *to))
+HOOK(renameat, int, (int fromdir, const char *from, int todir, const char *to))
+HOOK(renameat2, int, (int fromdir, const char *from, int todir, const char *to, unsigned flags))
+HOOK(unlink, int, (const char *path))
+HOOK(unlinkat, int, (int dirfd, const char *path, int flags))
+HOOK(remove, int, (const char *path))
+HOOK(rmdir, int, (const char *path))
+HOOK(link, int, (const char *from, const char *to))
+HOOK(linkat, int, (int fromdir, const char *from, int todir, const char *to, int flags))
+HOOK(symlink, int, (const char *target, const char *path))
+HOOK(symlinkat, int, (const char *target, int dirfd, const char *path))
+HOOK(mkdir, int, (const char *path, mode_t mode))
+HOOK(mkdirat, int, (int dirfd, const char *path, mode_t mode))
+#endif
+
+#if defined(HOOKS_ALL) || defined(HOOKS_DIR) // hook_dir.c
+HOOK(opendir, DIR *, (const char *path))
+HOOK(fdopendir, DIR *, (int fd))
+HOOK(scandir, int, (const char *path, struct dirent ***list, dir_filter *filter, dir_order *order))
+HOOK_ALIAS(scandir64, scandir)
+HOOK(scandirat, int, (int dirfd, const char *path, struct dirent ***list, dir_filter *filter, dir_order *order))
+HOOK_ALIAS(scandirat64, scandirat)
+HOOK(glob, int, (const char *pattern, int flags, glob_error *err, glob_t *ret))
+HOOK_ALIAS(glob64, glob)
+HOOK(ftw, int, (const char *path, ftw_visit *visit, int fds))
+HOOK_ALIAS(ftw64, ftw)
+HOOK(nftw, int, (const char *path, nftw_visit *visit, int fds, int flags))
+HOOK_ALIAS(nftw64, nftw)
+HOOK(fts_open, FTS *, (char *const *paths, int options, fts_order *order))
+HOOK_ALIAS(fts64_open, fts_open)
+#endif
+
+#if defined(HOOKS_ALL) || defined(HOOKS_PROCESS) // hook_process.c
+HOOK(execve, int, (const char *path, char *const argv[], char *const envp[]))
+HOOK(execv, int, (const char *path, char *const argv[]))
+HOOK(execvp, int, (const char *file, char *const argv[]))
+HOOK(execvpe, int, (const char *file, char *const argv[], char *const envp[]))
+HOOK(execl, int, (const char *path, const char *arg, ...))
+HOOK(execlp, int, (const char *file, const char *arg, ...))
+HOOK(execle, int, (const char *path, const char *arg, ...))
+HOOK(fexecve, int, (int fd, char *const argv[], char *const envp[]))
+HOOK(execveat, int, (int dirfd, const char *path, char *const argv[], char *const envp[], int flags))
+HOOK(posix_spawn, int, (pid_t * pid, const char *path, const posix_spawn_file_actions_t *actions,
+                        const posix_spawnattr_t *attr, char *const argv[], char *const envp[]))
+HOOK(posix_spawnp, int, (pid_t * pid, const char *file, const posix_spawn_file_actions_t *actions,
+                         const posix_spawnattr_t *attr, char *const argv[], char *const envp[]))
+HOOK(system, int, (const char *command))
+HOOK(popen, FILE *, (const char *command, const char *mode))
+HOOK_ALIAS(_IO_popen, popen)
+HOOK(_exit, void, (int status))
+HOOK_ALIAS(_Exit, _exit)
+HOOK(quick_exit, void, (int status))
+#endif
+
+#undef HOOK
+#undef HOOK_ALIAS
+#undef HOOKS_ALL
+#undef HOOKS_OPEN
+#undef HOOKS_STDIO
+#undef HOOKS_FD
+#undef HOOKS_WRITE
+#undef HOOKS_STAT
+#undef HOOKS_ATTR
+#undef HOOKS_NAMES
+#undef HOOKS_DIR
+#undef HOOKS_PROCESS

@@ -1,0 +1,263 @@
+// SPDX-License-Identifier: MIT
+//
+// namecalls: see namecalls.h. Everything behind the one load of names_idle.
+
+#include "namecalls.h"
+
+#include "../core/log.h"
+#include "../core/os.h"
+#include "../core/runtime.h"
+#include "fdtable.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+
+_Atomic bool names_looked;
+
+void names_after_fork(void) {
+    atomic_store(&names_looked, false);
+}
+
+// The runtime directory, if there is one: runtime_open would make it, and a process that captures nothing leaves no
+// trace.
+static int existing_runtime(void) {
+    static const char *const roots[] = {"/tmp", "/dev/shm"};
+    char path[64];
+    if (shim.config.runtime_dir[0] != '\0') {
+        return os_openat(AT_FDCWD, shim.config.runtime_dir, O_PATH | O_DIRECTORY | O_CLOEXEC, 0);
+    }
+    int fd = -ENOENT;
+    for (size_t i = 0; i < ARRAY_LEN(roots) && fd < 0; i++) {
+        unsigned uid = (unsigned)OS_CALL(SYS_getuid, 0, 0, 0, 0, 0, 0);
+        log_format(path, sizeof path, "%s/fastckpt-%u", roots[i], uid);
+        fd = os_openat(AT_FDCWD, path, O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC, 0);
+    }
+    return fd;
+}
+
+void names_look(void) {
+    if (!atomic_load_explicit(&shim.ready, memory_order_acquire) || guard_depth != 0 || guard_foreign() ||
+        atomic_exchange(&names_looked, true)) {
+        return;
+    }
+    guard_depth++;
+    int dir = existing_runtime();
+    int sock = dir < 0 ? dir : runtime_connect(dir, runtime_key());
+    if (sock >= 0) {
+        os_close(sock);
+        client_connect();
+    }
+    if (dir >= 0) {
+        os_close(dir);
+    }
+    guard_depth--;
+}
+
+uint64_t names_word(const struct place *p) {
+    const struct tables *t = client_tables();
+    if (names_idle()) {
+        return 0;
+    }
+    uint64_t word = names_find(t, name_hash(p->dev, p->ino, p->name, strlen(p->name)));
+    if (word != 0 && !client_alive() && client_connect() < 0) {
+        return 0; // the table of an engine that is gone says nothing
+    }
+    return word;
+}
+
+struct file *names_own(uint64_t word) {
+    const struct tables *t = client_tables();
+    if (t == NULL || name_word_file(word) >= FILES_MAX) {
+        return NULL;
+    }
+    uint64_t id = atomic_load_explicit(&t->files[name_word_file(word)].id, memory_order_acquire);
+    struct file *f = id != 0 ? file_by_id(id) : NULL;
+    return f != NULL && !f->closed && !f->inherited ? f : NULL;
+}
+
+int names_fd(const struct file *f) {
+    for (int fd = 0; fd < fd_limit(); fd++) {
+        if (fd_peek(fd) == f && fd_get(fd, false) == f) {
+            return fd;
+        }
+    }
+    return -EBADF;
+}
+
+int names_lend_place(const struct place *p, uint64_t word, bool content, struct lent *ret) {
+    struct msg q = {.type = MSG_LEND};
+    int fds[MSG_FDS_MAX], n = MSG_FDS_MAX;
+    ret->own = names_own(word);
+    if (ret->own != NULL && content) {
+        file_settle(ret->own, names_fd(ret->own)); // its error is for its own calls
+    }
+    q.u.lend.flags = content ? LEND_SETTLE : 0;
+    memcpy(q.u.lend.name, p->name, strlen(p->name) + 1);
+    int r = client_ask(&q, &p->dir, 1, fds, &n, -1);
+    if (r < 0) {
+        return r;
+    }
+    if (n < 1) {
+        return -ENOENT;
+    }
+    while (n > 1) {
+        os_close(fds[--n]);
+    }
+    ret->fd = fds[0];
+    ret->size = q.u.lend.size;
+    ret->mtime = q.u.lend.mtime;
+    ret->pending = q.u.lend.state == NAME_PENDING; // the table may not have our own close yet
+    log_format(ret->path, sizeof ret->path, "/proc/self/fd/%d", ret->fd);
+    return 0;
+}
+
+void names_return(struct lent *l) {
+    os_close(l->fd);
+}
+
+void names_fix_stat(const struct lent *l, struct stat *st) {
+    st->st_nlink = 1;
+    if (l->own != NULL) {
+        file_fix_stat(l->own, st);
+        return;
+    }
+    if ((uint64_t)st->st_size < l->size) {
+        st->st_size = (off_t)l->size;
+    }
+    if (l->mtime.tv_sec != 0 || l->mtime.tv_nsec != 0) {
+        st->st_mtim = l->mtime;
+    }
+}
+
+static bool hidden_from_kernel(uint64_t word) {
+    enum name_state s = word != 0 ? name_word_state(word) : NAME_NONE;
+    return s == NAME_OPEN || s == NAME_PENDING; // a followed file stands under its own name
+}
+
+int names_lend(int dirfd, const char *path, bool follow, bool content, struct lent *ret) {
+    struct place p;
+    if (path == NULL || guard_foreign()) {
+        return 0;
+    }
+    guard_depth++;
+    int hit = 0;
+    if (place_find(&p, dirfd, path, follow) == 0) {
+        uint64_t word = names_word(&p);
+        hit = hidden_from_kernel(word) && names_lend_place(&p, word, content, ret) == 0;
+        place_close(&p);
+    }
+    guard_depth--;
+    return hit;
+}
+
+int names_wait(enum wait_scope scope, int dirfd) {
+    struct msg q = {.type = MSG_WAIT, .scope = scope};
+    int r = client_ask(&q, &dirfd, scope == WAIT_DIR ? 1 : 0, NULL, NULL, -1);
+    return r >= 0 ? 0 : r == -EINTR ? r : -EIO;
+}
+
+int names_clear(uint64_t word) {
+    if (!hidden_from_kernel(word)) {
+        return 0;
+    }
+    struct file *f = name_word_state(word) == NAME_OPEN ? names_own(word) : NULL;
+    if (f != NULL) {
+        return file_release(f, names_fd(f)) < 0 ? -EIO : 0;
+    }
+    int r = names_wait(WAIT_ALL, -1);
+    const struct tables *t = client_tables();
+    uint64_t now = t != NULL ? names_find(t, word) : 0;
+    return r < 0 ? r : now != 0 && name_word_state(now) == NAME_OPEN;
+}
+
+int names_open_flags(int flags) {
+    return flags & ~(O_NOFOLLOW | O_CREAT | O_EXCL);
+}
+
+int names_before_open(int dirfd, const char *path, int flags, struct lent *ret) {
+    struct place p;
+    bool excl = (flags & O_CREAT) && (flags & O_EXCL);
+    if (path == NULL || guard_foreign()) {
+        return 0;
+    }
+    guard_depth++;
+    int r = 0;
+    if (place_find(&p, dirfd, path, !(flags & O_NOFOLLOW) && !excl) == 0) {
+        uint64_t word = names_word(&p);
+        bool hit = hidden_from_kernel(word);
+        if (hit && (excl || (flags & O_ACCMODE) != O_RDONLY || (flags & O_TRUNC))) {
+            r = names_clear(word);
+            hit = r == 1;
+            r = r == 1 && excl ? -EEXIST : r < 0 ? r : 0;
+        }
+        if (hit && r == 0) {
+            r = names_lend_place(&p, word, !(flags & O_PATH), ret) == 0;
+        }
+        place_close(&p);
+    }
+    guard_depth--;
+    return r;
+}
+
+// A directory, or a name that no place can be found for, such as "dir/".
+static bool may_be_directory(int dirfd, const char *path) {
+    struct stat st;
+    return os_fstatat(dirfd, path, &st, AT_SYMLINK_NOFOLLOW) == 0 && S_ISDIR(st.st_mode);
+}
+
+int names_before_change(int dirfd, const char *path, enum change_how how, struct change *c) {
+    struct place p;
+    if (path == NULL) {
+        return 0;
+    }
+    // A captured file may lie anywhere below a directory that moves.
+    c->wait |= may_be_directory(dirfd, path);
+    if (place_find(&p, dirfd, path, false) < 0) {
+        return 0;
+    }
+    int r = 0;
+    const char *patterns = shim.config.paths;
+    uint64_t word = names_word(&p);
+    struct file *f = word != 0 && name_word_state(word) == NAME_OPEN ? names_own(word) : NULL;
+    c->wait |= word != 0 || policy_match(patterns, dirfd, path) || policy_match_in(patterns, p.dir, p.name);
+    if (f != NULL && how == CHANGE_DROP) {
+        c->dropped = file_drop(f) == 0;
+    } else if (f != NULL) {
+        r = file_release(f, names_fd(f));
+    }
+    place_close(&p);
+    return r < 0 ? -EIO : 0;
+}
+
+int names_change_wait(const struct change *c) {
+    return c->wait ? names_wait(WAIT_ALL, -1) : 0;
+}
+
+void names_before_list(int dirfd, const char *path) {
+    if (path == NULL || guard_foreign()) {
+        return;
+    }
+    guard_depth++;
+    int dir = os_openat(dirfd, path, O_PATH | O_DIRECTORY | O_CLOEXEC, 0);
+    if (dir >= 0) {
+        names_wait(WAIT_DIR, dir); // a failure hides nothing that the directory has
+        os_close(dir);
+    }
+    guard_depth--;
+}
+
+void names_before_exec(int dirfd, const char *path) {
+    struct place p;
+    if (path == NULL || strchr(path, '/') == NULL) {
+        return;
+    }
+    guard_depth++;
+    if (place_find(&p, dirfd, path, true) == 0) {
+        if (names_word(&p) != 0) {
+            names_wait(WAIT_ALL, -1);
+        }
+        place_close(&p);
+    }
+    guard_depth--;
+}

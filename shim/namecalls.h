@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: MIT
+//
+// namecalls: what a call by name has to do about names that are captured, followed or pending somewhere (design 5,
+// Names): find them in the engine's table, borrow their inode, make them native, or wait. Hooks no symbol; knows no
+// call but by what it does to a name: looks at it, opens it, changes it, lists its directory.
+//
+// Errors inside mean "go natively", but where going on would delete or replace what an earlier failure has kept.
+
+#ifndef FASTCKPT_NAMECALLS_H
+#define FASTCKPT_NAMECALLS_H
+
+#include "client.h"
+#include "file.h"
+#include "policy.h"
+
+/** No name is captured, followed or pending anywhere, as far as this process is told. One load. */
+static inline bool names_idle(void) {
+    const struct tables *t = client_tables();
+    return t == NULL || atomic_load_explicit(&t->names_count, memory_order_acquire) == 0;
+}
+
+/** Looks, once a process, whether there is an engine: its names are this process's as well. */
+extern _Atomic bool names_looked;
+void names_look(void);
+/** Fork handler of the child: it has to look for itself. */
+void names_after_fork(void);
+
+/** Should a hook leave the call alone? The first question of every hook by name. */
+static inline bool names_native(void) {
+    if (UNLIKELY(!atomic_load_explicit(&names_looked, memory_order_relaxed))) {
+        names_look();
+    }
+    return LIKELY(names_idle()) || guard_depth != 0;
+}
+
+/** The inode behind a captured or pending name. */
+struct lent {
+    int fd;                // ours until names_return
+    uint64_t size;         // as known to the engine
+    struct timespec mtime; // zero: the kernel's
+    struct file *own;      // captured and open in this process
+    bool pending;          // closed
+    char path[32];         // "/proc/self/fd/N": for calls that want a path
+};
+
+/** The table's word for the name, 0 if it is native (or nobody lives who could say). */
+uint64_t names_word(const struct place *p);
+/** The open file of this process behind a word, or NULL. */
+struct file *names_own(uint64_t word);
+/** A descriptor of `f`, or -EBADF. */
+int names_fd(const struct file *f);
+
+/** Borrows the inode of a captured or pending name; with `content`, settled. 1: *ret is filled, 0: the name is
+ * native. */
+int names_lend(int dirfd, const char *path, bool follow, bool content, struct lent *ret);
+/** The same for a place whose word has been looked up. 0 or an error. */
+int names_lend_place(const struct place *p, uint64_t word, bool content, struct lent *ret);
+void names_return(struct lent *l);
+/** Corrects what fstat said of a lent inode. */
+void names_fix_stat(const struct lent *l, struct stat *st);
+
+/** Makes the name native: releases our own open file, waits for a pending one. 0; 1: open in another process, it can
+ *  only be lent; or -EIO when what it waited for has failed. */
+int names_clear(uint64_t word);
+
+/** Before an open that is not captured: 0: native; 1: open ret->path instead, with names_open_flags; or an error to be
+ *  returned by the open. */
+int names_before_open(int dirfd, const char *path, int flags, struct lent *ret);
+/** The flags with which the inode is opened in place of its name. */
+int names_open_flags(int flags);
+
+/** Waits until what was closed before is durable (of `dirfd`, with WAIT_DIR). 0, -EINTR, or -EIO when some of it
+ * failed. */
+int names_wait(enum wait_scope scope, int dirfd);
+
+/** What a change of names has met so far: filled by names_before_change, one call a name. */
+struct change {
+    bool wait;    // something behind which the change has to happen
+    bool dropped; // the name was of an open captured file, which is now never published
+};
+enum change_how { CHANGE_RELEASE, CHANGE_DROP };
+/** Considers one name that is about to change: releases or drops an open captured file of ours. 0, or an error to
+ * return. */
+int names_before_change(int dirfd, const char *path, enum change_how how, struct change *c);
+/** Waits if `c` says so. 0: do it; or the error to return instead. */
+int names_change_wait(const struct change *c);
+
+/** Before a program is started: what it is, if it was just saved, is published first (a file that somebody may still
+ *  write cannot be executed). `path` without '/' is searched elsewhere, by libc. */
+void names_before_exec(int dirfd, const char *path);
+
+/** Before a directory is listed: waits for its pending names. */
+void names_before_list(int dirfd, const char *path);
+
+#endif

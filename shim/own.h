@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: MIT
+//
+// own: the shim's own descriptors in the job: high, close-on-exec, and never trusted. A program may close them, or have
+// a number re-used behind our back, so each use asks for the number anew and compares the inode. Knows not what they
+// are.
+
+#ifndef FASTCKPT_OWN_H
+#define FASTCKPT_OWN_H
+
+#include <stdbool.h>
+
+#define OWN_MAX 160 // 64 connections, staging, directories
+
+/** Moves `fd` high and registers it. Its handle (>= 0), or an error with `fd` closed. */
+int own_add(int fd);
+/** The number behind `handle`, pinned: it is not moved until own_unpin. -EBADF when the program has closed it. */
+int own_pin(int handle);
+void own_unpin(int handle);
+/** Closes it (if it is still ours) and frees the handle. Not while pinned by another. */
+void own_drop(int handle);
+/** Is this number one of ours? */
+bool own_is(int fd);
+/** Frees the number `fd`: ours moves to another one. 0, -EBADF (not ours), -EBUSY. */
+int own_move(int fd);
+/** Where ours begin: min(RLIMIT_NOFILE, FDTABLE_MAX) - 80, or half of a small limit. */
+int own_floor(void);
+/** Moves a descriptor to where ours are, without registering it: for those handed to callers. As os_move_high. */
+int own_high(int fd);
+/** In a fork child: closes all. */
+void own_after_fork(void);
+
+#endif

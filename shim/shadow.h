@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: MIT
+//
+// shadow: the unnamed inode that a captured file is written to until it is published: making it, and giving it what the
+// older file of its name has (owner, group, mode, xattrs, ACL). Knows names and inodes; talks to no engine.
+
+#ifndef FASTCKPT_SHADOW_H
+#define FASTCKPT_SHADOW_H
+
+#include "policy.h"
+
+#define SHADOW_NATIVE (-5000) // not an errno: the file cannot be a shadow, or the kernel shall say so itself
+
+struct shadow {
+    int fd;                // the program's
+    bool replaces;         // an older file is to be replaced
+    char hidden[NAME_CAP]; // its name where the file system has no O_TMPFILE, else ""
+};
+
+/**
+ * Makes the shadow for an open of `p` with `flags` (O_WRONLY|O_TRUNC and perhaps O_CREAT). Its descriptor is the
+ * lowest free one: p->dir and `base` must be high. `base` (or -1) is the pending inode of this name, if there is one;
+ * else what stands under the name counts. 0 with `s` filled, SHADOW_NATIVE, or the error that the native open has.
+ */
+int shadow_make(const struct place *p, int base, int flags, mode_t mode, struct shadow *s);
+/** Undoes it. */
+void shadow_drop(const struct place *p, struct shadow *s);
+
+/** Is the directory on a file system where nothing is gained (tmpfs, proc, FUSE ...)? */
+bool shadow_useless_fs(int dir);
+
+#endif
