@@ -1,0 +1,431 @@
+# SPDX-License-Identifier: MIT
+#
+# fc: what the system tests in Python share: results (ok / not ok / skip), a box (a checkpoint directory with an engine
+# of its own) in which programs run natively or under the shim, as root or as another user, and file systems on loop
+# devices that can be full, slow or broken.
+#
+# Environment: TEST_TMP (own directory on a real disk), BUILD (libfastckpt.so, fastckpt, victims/). Both have defaults.
+
+import atexit
+import contextlib
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+BUILD = os.path.abspath(os.environ.get("BUILD", os.path.join(ROOT, "build")))
+PYTHON = "/usr/bin/python3"
+IS_ROOT = os.geteuid() == 0
+USER = 12345  # the unprivileged user of tests that prepare as root
+MIB = 1 << 20
+
+if "TEST_TMP" in os.environ:
+    TMP = os.environ["TEST_TMP"]
+    os.makedirs(TMP, exist_ok=True)
+else:
+    TMP = tempfile.mkdtemp(prefix="fc-test-", dir=os.environ.get("TMPDIR", "/tmp"))
+    atexit.register(shutil.rmtree, TMP, True)
+if IS_ROOT:
+    os.chmod(TMP, 0o755)
+
+
+def _open_to_all(path):
+    while path != "/":
+        if not os.stat(path).st_mode & 0o001:
+            return False
+        path = os.path.dirname(path)
+    return True
+
+
+# What a test run by root starts as another user must be readable for that user.
+CLIENTS = os.path.join(ROOT, "tests", "clients")
+if IS_ROOT and os.path.isdir(BUILD) and not (_open_to_all(BUILD) and _open_to_all(CLIENTS)):
+    _copy = os.path.join(TMP, "build")
+    _not = shutil.ignore_patterns("obj", "pic", "unit", "tmp", "*.a", "*.d")
+    shutil.copytree(BUILD, _copy, symlinks=True, ignore=_not)
+    CLIENTS = shutil.copytree(CLIENTS, os.path.join(_copy, "clients"))
+    BUILD = _copy
+LIB = os.path.join(BUILD, "libfastckpt.so")
+BIN = os.path.join(BUILD, "fastckpt")
+VICTIMS = os.path.join(BUILD, "victims")
+
+# A test that its runner ends with SIGTERM still unmounts what it mounted.
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+
+
+def victim(name):
+    return os.path.join(VICTIMS, name)
+
+
+# ---------------------------------------------------------------------------------------------------- results
+
+class Skip(Exception):
+    pass
+
+
+_failed = 0
+_only = sys.argv[1:]  # names of cases, to run some of them by hand
+
+
+def say(line):
+    print(line, flush=True)
+
+
+def ok(name):
+    say("ok " + name)
+
+
+def not_ok(name, reason):
+    global _failed
+    _failed += 1
+    say("not ok %s: %s" % (name, " | ".join(str(reason).splitlines())[:1500]))
+
+
+def skip(name, reason):
+    say("skip %s: %s" % (name, reason))
+
+
+@contextlib.contextmanager
+def case(name):
+    """One named result: ok unless something inside raises (AssertionError: the reason; Skip: skipped)."""
+    try:
+        yield
+    except Skip as e:
+        skip(name, e)
+    except AssertionError as e:
+        where = traceback.extract_tb(e.__traceback__)[-1]
+        not_ok(name, "%s (%s:%d)" % (e or where.line, os.path.basename(where.filename), where.lineno))
+    except Exception as e:  # a broken test is a failed test
+        where = traceback.extract_tb(e.__traceback__)[-1]
+        not_ok(name, "%s: %s (%s:%d)" % (type(e).__name__, e, os.path.basename(where.filename), where.lineno))
+    else:
+        ok(name)
+
+
+def wanted(name):
+    return not _only or any(o in name for o in _only)
+
+
+def run_cases(cases):
+    """cases: (name, function) pairs; exits with 1 if one failed."""
+    for name, fn in cases:
+        if wanted(name):
+            with case(name):
+                fn()
+    finish()
+
+
+def finish():
+    sys.exit(1 if _failed else 0)
+
+
+def need_root():
+    if not IS_ROOT:
+        raise Skip("needs root")
+
+
+def need(program):
+    if not shutil.which(program, path=os.environ.get("PATH", "") + ":/usr/sbin:/sbin"):
+        raise Skip("needs " + program)
+
+
+def need_disk(mib, path=TMP):
+    st = os.statvfs(path)
+    if st.f_bavail * st.f_frsize < mib * MIB:
+        raise Skip("needs %d MiB of free disk" % mib)
+
+
+def eventually(what, fn, seconds=10.0, step=0.02):
+    """Waits until fn() is true and returns its value."""
+    end = time.monotonic() + seconds
+    while True:
+        v = fn()
+        if v:
+            return v
+        if time.monotonic() > end:
+            raise AssertionError("not within %g s: %s" % (seconds, what))
+        time.sleep(step)
+
+
+def sh(*argv, check=True, input=None):
+    r = subprocess.run(argv, capture_output=True, text=True, errors="replace", input=input, env=dict(
+        os.environ, PATH=os.environ.get("PATH", "") + ":/usr/sbin:/sbin", LC_ALL="C"))
+    if check and r.returncode != 0:
+        raise RuntimeError("%s: %s" % (" ".join(argv[:4]), (r.stderr or r.stdout).strip()[-300:]))
+    return r.stdout
+
+
+# ---------------------------------------------------------------------------------------------------- programs
+
+_REPORT = re.compile(
+    r"fastckpt: (\d+) files? \((\d+) staged, (\d+) captured, (\d+) followed\), "
+    r"([\d.]+) MiB staged, ([\d.]+) MiB native, held ([\d.]+) s \(fsync ([\d.]+) s\), "
+    r"durable in ([\d.]+) s, ([\d.]+) GiB/s, (\d+) failures?")
+
+
+class Result:
+    def __init__(self, rc, out, err, seconds):
+        self.rc, self.out, self.err, self.seconds = rc, out, err, seconds
+        self.reports = _REPORT.findall(err)
+
+    def classes(self):
+        """(staged, captured, followed), summed over all processes that reported."""
+        return tuple(sum(int(r[i]) for r in self.reports) for i in (1, 2, 3))
+
+    def staged_mib(self):
+        return sum(float(r[4]) for r in self.reports)
+
+    def failures(self):
+        return sum(int(r[10]) for r in self.reports)
+
+    def lines(self):
+        """What the program printed, without times."""
+        return [l for l in self.out.splitlines() if not l.startswith("ms=")]
+
+    def ms(self):
+        return [int(l[3:]) for l in self.out.splitlines() if l.startswith("ms=")]
+
+    def messages(self):
+        """The shim's lines other than the report."""
+        return [l for l in self.err.splitlines() if "fastckpt" in l and not _REPORT.search(l)]
+
+    def __repr__(self):
+        return "rc=%s out=%r err=%r" % (self.rc, self.out[-600:], self.err[-600:])
+
+
+class Box:
+    """A directory with a checkpoint directory `d` and an engine of its own, for one user."""
+
+    def __init__(self, name, base=None, uid=None, cgroup=None, io=None, **config):
+        self.uid = uid if IS_ROOT else None
+        self.top = os.path.join(TMP, name)
+        shutil.rmtree(self.top, ignore_errors=True)
+        self.rt = os.path.join(self.top, "rt")
+        self.d = os.path.join(base or self.top, "ckpt")
+        self.native_d = os.path.join(base or self.top, "native", "ckpt")
+        self.cgroup = cgroup
+        for p in (self.top, self.rt, self.d, os.path.dirname(self.native_d), self.native_d):
+            os.makedirs(p, exist_ok=True)
+            self.own(p)
+        os.chmod(self.rt, 0o700)
+        self.config = {"RUNTIME_DIR": self.rt, "PATHS": self.d + "/*", "REPORT": "1"}
+        if io or os.environ.get("FASTCKPT_IO"):
+            self.config["IO"] = io or os.environ["FASTCKPT_IO"]
+        self.config.update({k: v for k, v in config.items()})
+        self.started = []
+        atexit.register(self.close)
+
+    def own(self, path):
+        if self.uid is not None:
+            os.chown(path, self.uid, self.uid)
+
+    def env(self, shim=True, **more):
+        e = {k: v for k, v in os.environ.items() if not k.startswith("FASTCKPT_") and k != "LD_PRELOAD"}
+        e["PYTHONDONTWRITEBYTECODE"] = "1"
+        e["OMP_NUM_THREADS"] = "2"
+        e["HOME"] = self.top
+        if shim:
+            e["LD_PRELOAD"] = LIB
+            e.update({"FASTCKPT_" + k: str(v) for k, v in self.config.items() if v is not None})
+        e.update({k: str(v) for k, v in more.items() if v is not None})
+        return e
+
+    def _popen(self, argv, cwd, shim, env, preexec, **kw):
+        cgroup = self.cgroup
+
+        def before():
+            if cgroup:
+                cgroup.enter()
+            if self.uid is not None:
+                os.setgroups([])
+                os.setresgid(self.uid, self.uid, self.uid)
+                os.setresuid(self.uid, self.uid, self.uid)
+            if preexec:
+                preexec()
+
+        p = subprocess.Popen(argv, cwd=cwd or self.d, env=self.env(shim, **(env or {})), text=True, errors="replace",
+                             preexec_fn=before if cgroup or preexec or self.uid is not None else None, **kw)
+        self.started.append(p)
+        return p
+
+    def start(self, argv, cwd=None, shim=True, env=None, preexec=None, stdin=subprocess.DEVNULL):
+        return self._popen(argv, cwd, shim, env, preexec, stdin=stdin, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+    def run(self, argv, cwd=None, shim=True, env=None, preexec=None, timeout=60, input=None):
+        t = time.monotonic()
+        p = self._popen(argv, cwd, shim, env, preexec, stdin=subprocess.PIPE if input else subprocess.DEVNULL,
+                        stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        try:
+            out, err = p.communicate(input, timeout=timeout)
+        except subprocess.TimeoutExpired:
+            p.kill()
+            out, err = p.communicate()
+            raise AssertionError("no end within %g s: %s; out=%r err=%r" % (timeout, argv[:3], out[-300:], err[-300:]))
+        return Result(p.returncode, out, err, time.monotonic() - t)
+
+    def native(self, argv, **kw):
+        """The same in the native directory without the shim."""
+        kw.setdefault("cwd", self.native_d)
+        return self.run(argv, shim=False, **kw)
+
+    def ops(self, *ops, **kw):
+        return self.run([victim("ops")] + list(ops), **kw)
+
+    def command(self, *args, timeout=60):
+        e = {k: v for k, v in self.env().items() if k != "LD_PRELOAD"}
+        e = {k: v for k, v in e.items() if k.startswith("FASTCKPT_")}
+        return self.run([BIN] + list(args), cwd="/", shim=False, env=e, timeout=timeout)
+
+    def status(self):
+        """The engine's status, or None if there is none."""
+        r = self.command("status", "--json", timeout=20)
+        try:
+            s = json.loads(r.out)  # it ends with 1 if something failed
+        except ValueError:
+            return None
+        return s if s.get("engine_pid") else None
+
+    def wait(self, timeout=60):
+        r = self.command("wait", timeout=timeout)
+        return r
+
+    def engine_log(self):
+        text = ""
+        for n in os.listdir(self.rt):
+            if n.endswith(".log"):
+                with open(os.path.join(self.rt, n), errors="replace") as f:
+                    text += f.read()
+        return text
+
+    def leftovers(self, d=None):
+        return [n for n in os.listdir(d or self.d) if n.startswith(".fastckpt")]
+
+    def close(self):
+        """Ends what this box started: programs by SIGKILL, the engine as its users would."""
+        for p in self.started:
+            if p.poll() is None:
+                with contextlib.suppress(OSError):
+                    p.send_signal(signal.SIGCONT)
+                    p.kill()
+            for f in (p.stdin, p.stdout, p.stderr):
+                with contextlib.suppress(OSError):
+                    f and f.close()
+            with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+                p.wait(5)
+        self.started = []
+        if not os.path.isdir(self.rt) or not os.path.exists(BIN):
+            return
+        pids = []
+        with contextlib.suppress(Exception):
+            s = self.status()
+            if s:
+                pids = [s["keeper_pid"], s["engine_pid"]]
+        stop_pair(pids)
+        self.started = []
+
+
+def alive(pid):
+    try:
+        with open("/proc/%d/stat" % pid) as f:
+            return f.read().rsplit(")", 1)[1].split()[0] not in "ZX"
+    except OSError:
+        return False
+
+
+def stop_pair(pids, seconds=8):
+    for sig, wait in ((signal.SIGTERM, seconds), (signal.SIGKILL, 5)):
+        for p in pids:
+            if alive(p):
+                with contextlib.suppress(OSError):
+                    os.kill(p, sig)
+        end = time.monotonic() + wait
+        while any(alive(p) for p in pids) and time.monotonic() < end:
+            time.sleep(0.02)
+        if not any(alive(p) for p in pids):
+            return
+
+
+# ---------------------------------------------------------------------------------------------------- files
+
+def same_bytes(a, b):
+    if os.path.getsize(a) != os.path.getsize(b):
+        return False
+    return subprocess.run(["cmp", "-s", a, b]).returncode == 0
+
+
+def tree(d):
+    """name -> (type and mode, uid, gid, nlink, size, symlink target) of everything below d."""
+    out = {}
+    for top, dirs, files in os.walk(d):
+        for n in dirs + files:
+            p = os.path.join(top, n)
+            st = os.lstat(p)
+            size = st.st_size if os.path.isfile(p) and not os.path.islink(p) else None
+            target = os.readlink(p).replace(d, "@") if os.path.islink(p) else None
+            out[os.path.relpath(p, d)] = (oct(st.st_mode), st.st_uid, st.st_gid, st.st_nlink, size, target)
+    return out
+
+
+VOLATILE = ("volatile.pt", "archive.pt")  # other bytes in each run: their programs compare them
+
+
+def compare_trees(native, shim, ignore=()):
+    """Asserts that two directories hold the same names, metadata and bytes (but for those of VOLATILE)."""
+    a, b = tree(native), tree(shim)
+    for k in ignore:
+        a.pop(k, None), b.pop(k, None)
+    assert sorted(a) == sorted(b), "names differ: native %s, shim %s" % (sorted(a), sorted(b))
+    for n in a:
+        volatile = os.path.basename(n) in VOLATILE
+        if volatile:
+            a[n], b[n] = a[n][:4], b[n][:4]
+        assert a[n] == b[n], "%s differs (mode, uid, gid, nlink, size, target): native %s, shim %s" % (n, a[n], b[n])
+        if not volatile and a[n][4]:
+            assert same_bytes(os.path.join(native, n), os.path.join(shim, n)), "%s: other bytes" % n
+
+
+def write_file(path, size, seed=1):
+    """A file of `size` bytes that is not zero anywhere, the same for the same seed."""
+    import random
+    block = random.Random(seed).randbytes(min(size, MIB)).replace(b"\0", b"x")
+    with open(path, "wb") as f:
+        left = size
+        while left > 0:
+            left -= f.write(block[:left])
+    return path
+
+
+def checksum(path):
+    import hashlib
+    h = hashlib.blake2b()
+    with open(path, "rb") as f:
+        while True:
+            b = f.read(4 * MIB)
+            if not b:
+                return h.hexdigest()
+            h.update(b)
+
+
+def check_saves(paths):
+    """saver -c: path -> ("whole", seq) | ("torn", why) | ("absent", None)."""
+    paths = list(paths)
+    if not paths:
+        return {}
+    r = subprocess.run([victim("saver"), "-c"] + paths, capture_output=True, text=True, errors="replace")
+    out = {}
+    for line in r.stdout.splitlines():
+        w = line.split(" ")
+        if w[0] == "whole":
+            out[" ".join(w[3:])] = ("whole", int(w[1]))
+        elif w[0] == "torn":
+            out[" ".join(w[2:])] = ("torn", w[1])
+        else:
+            out[" ".join(w[1:])] = ("absent", None)
+    return out

@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: MIT
+#
+# kills: what the kill and power-cut tests share: what a saver has said so far, what its directory must hold then, and
+# counting: a kill counts only if something was pending at that instant, and too few counting ones fail the run.
+
+import os
+import random
+import threading
+
+from fc import check_saves, victim
+
+SAVER = victim("saver")
+
+
+class Said:
+    """Reads a saver's lines as they come: begin, synced, closed, failed."""
+
+    def __init__(self, p):
+        self.p = p
+        self.begin = self.closed = self.synced = 0
+        self.lines = []
+        self.thread = threading.Thread(target=self._read, daemon=True)
+        self.thread.start()
+
+    def _read(self):
+        for line in self.p.stdout:
+            self.lines.append(line.rstrip("\n"))
+            w = line.split()
+            if w and w[0] in ("begin", "closed", "synced"):
+                setattr(self, w[0], int(w[1]))
+
+    def join(self):
+        self.thread.join(10)
+
+    def now(self):
+        return {"begin": self.begin, "closed": self.closed, "synced": self.synced}
+
+    def failed(self):
+        return [l for l in self.lines if l.startswith(("failed", "unlink"))]
+
+
+def rotated(d, prefix="ck-"):
+    """seq -> state of the files PREFIX%d.pt in d."""
+    names = [n for n in os.listdir(d) if n.startswith(prefix) and n.endswith(".pt")]
+    got = check_saves(os.path.join(d, n) for n in names)
+    out = {}
+    for p, (state, v) in got.items():
+        n = int(os.path.basename(p)[len(prefix):-3])
+        out[n] = state if state != "whole" else ("whole" if v == n else "holds %d" % v)
+        if state == "torn":
+            out[n] = "torn %s" % v
+    return out
+
+
+def latest_of(d, name="latest"):
+    """What the small file says: None if it is not there."""
+    try:
+        with open(os.path.join(d, name)) as f:
+            text = f.read()
+    except FileNotFoundError:
+        return None
+    if not text.endswith("\n") or not text.strip().isdigit():
+        raise AssertionError("latest is torn: %r" % text)
+    return int(text)
+
+
+def check_history(d, keep, prefix="ck-", latest="latest"):
+    """Asserts that the names in d are those after some number of steps of: save i, latest = i, unlink i - keep.
+    Returns the number of the last save."""
+    there = rotated(d, prefix)
+    bad = {n: s for n, s in there.items() if s != "whole"}
+    assert not bad, "not whole: %s" % bad
+    seqs = sorted(there)
+    last = seqs[-1] if seqs else 0
+    assert seqs == list(range(seqs[0], last + 1)) if seqs else True, "a gap: %s" % seqs
+    said = latest_of(d, latest)
+    first = seqs[0] if seqs else 1
+    if said == last and last > 0:  # the deletion of last - keep may be done or not
+        allowed = {max(1, last - keep), max(1, last - keep + 1)}
+    else:  # latest still says the save before: the deletion before that is done
+        assert said == (last - 1 if last > 1 else None), "latest says %s, the saves are %s" % (said, seqs)
+        allowed = {max(1, last - keep)}
+    assert not seqs or first in allowed, "saves %s, latest %s: no state of the program's history" % (seqs, said)
+    return last
+
+
+class Counter:
+    """Kills wanted, done and counted."""
+
+    def __init__(self, wanted, seed):
+        self.wanted, self.done, self.counted = wanted, 0, 0
+        self.rng = random.Random(seed)
+
+    def more(self):
+        return self.counted < self.wanted and self.done < 2 * self.wanted
+
+    def add(self, pending):
+        self.done += 1
+        self.counted += bool(pending)
+
+    def verdict(self):
+        assert self.counted >= self.wanted, "only %d of %d had something pending (%d wanted)" % (
+            self.counted, self.done, self.wanted)
+
+
+def pending(status):
+    """Was there something to lose?"""
+    return bool(status and (status["pending_files"] or status["pending_bytes"] or status["staging_used"]))

@@ -1,0 +1,201 @@
+#!/usr/bin/python3
+# SPDX-License-Identifier: MIT
+# run-as: both
+#
+# Proves that an engine that is stopped, that strangers talk nonsense to, or that ends early costs no bytes and no hang.
+# How: SIGSTOP, random and nearly right datagrams (with descriptors) into its socket, SIGTERM in mid-save. Cannot see
+# attacks by the same user with a debugger.
+
+import os
+import random
+import re
+import signal
+import socket
+import struct
+import sys
+import time
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
+from fc import *  # noqa: E402,F403
+
+SAVER = victim("saver")
+
+
+def started(box):
+    r = box.run([SAVER, "-p", "first.pt", "-s", "8M", "-n", "1"])
+    assert r.rc == 0 and r.classes() == (1, 0, 0), repr(r)
+    s = box.status()
+    assert s, "no engine"
+    return s
+
+
+def stopped():
+    """Opens go native within 2 s; who waits says for what; the engine goes on afterwards."""
+    box = Box("stopped")
+    p = box.start([victim("ops"), "o:0:wct:644:wait.pt", "W:0:9M:1", "y:go", "i", "f:0", "c:0"], stdin=-1)
+    while p.stdout.readline().strip() != "go":
+        assert p.poll() is None
+    s = box.status()
+    for pid in (s["engine_pid"], s["keeper_pid"]):
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        p.stdin.write("\n")
+        p.stdin.close()
+        waits = time.monotonic()
+        r = box.ops("T", "o:0:wct:644:native.pt", "T", "W:0:9M:2", "c:0", "S:native.pt", "o:0:wct:644:again.pt", "T",
+                    timeout=30)
+        assert r.rc == 0 and r.lines()[1:3] == ["writes=%d" % (9 * MIB), "close=0"], repr(r)
+        assert r.ms()[1] < 3500, "the open took %d ms" % r.ms()[1]
+        assert r.classes() == (0, 0, 0), r.err
+        assert os.path.getsize(box.d + "/native.pt") == 9 * MIB, "it is not there natively"
+        assert r.messages(), "nothing says why it is native"
+        time.sleep(max(0.0, 11.5 - (time.monotonic() - waits)))
+        assert p.poll() is None, "fsync did not wait: %r" % p.stdout.read()
+    finally:
+        for pid in (s["engine_pid"], s["keeper_pid"]):
+            os.kill(pid, signal.SIGCONT)
+    assert p.wait(20) == 0
+    out, err = p.stdout.read(), p.stderr.read()
+    assert "fsync=0" in out and "close=0" in out, out
+    assert [l for l in err.splitlines() if "fastckpt" in l and "wait" in l], "no line says what it waits for: %r" % err
+    box.wait()
+    assert os.path.getsize(box.d + "/wait.pt") == 9 * MIB
+    r = box.run([SAVER, "-p", "m.pt", "-s", "8M", "-n", "1"])
+    assert r.classes() == (1, 0, 0), "not captured any more: %s" % r.err
+
+
+def sockets(box):
+    found = [n for n in os.listdir(box.rt) if n.endswith(".sock")]
+    assert found, os.listdir(box.rt)
+    return found
+
+
+def talk(box, datagrams, fds=()):
+    """Sends datagrams, each batch of eight on a connection of its own. Names are relative: sun_path is short."""
+    here = os.getcwd()
+    os.chdir(box.rt)
+    try:
+        for name in sockets(box):
+            s = None
+            for i, d in enumerate(datagrams):
+                if i % 8 == 0:
+                    s and s.close()
+                    s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+                    s.settimeout(2)
+                    s.connect(name)
+                try:
+                    if fds and i % 3 == 0:
+                        socket.send_fds(s, [d], list(fds))
+                    else:
+                        s.send(d)
+                except OSError:  # it hung up on us, as it should
+                    s.close()
+                    s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+                    s.settimeout(2)
+                    s.connect(name)
+            s and s.close()
+    finally:
+        os.chdir(here)
+
+
+def magic():
+    """protocol.h's MSG_MAGIC where the sources are at hand (not in a user's copy), else what it was."""
+    try:
+        with open(os.path.join(ROOT, "core", "protocol.h")) as f:
+            return int(re.search(r"MSG_MAGIC\s+(0x[0-9a-fA-F]+)", f.read()).group(1), 16)
+    except OSError:
+        return 0x6b636631
+
+
+def garbage():
+    box = Box("garbage")
+    before = started(box)
+    rng = random.Random(11)
+    sizes = (1, 3, 4, 8, 40, 47, 48, 49, 100, 500, 1000, 4000, 20000, 100000)
+    data = [rng.randbytes(n) for n in sizes for _ in range(3)]
+    data += [b"\0" * n for n in (1, 48, 200)] + [b"\xff" * n for n in (1, 48, 200)]
+    # Nearly right: the magic and each type, the length of a body or any, and random contents.
+    m = magic()
+    for t in range(40):
+        for n in (0, 16, 56, 300, 312, 600, 1000):
+            data.append(struct.pack("<IHH", m, t, rng.randrange(4)) + rng.randbytes(n))
+            data.append(struct.pack("<IHH", m, t, 0) + b"\0" * n)
+    null = os.open("/dev/null", os.O_RDWR)
+    talk(box, data)
+    talk(box, data, fds=(null, null, null))
+    os.close(null)
+    after = box.status()
+    assert after and after["engine_pid"] == before["engine_pid"], "the engine died: %s, before %s" % (after, before)
+    r = box.run([SAVER, "-p", "m-%d.pt", "-s", "8M", "-n", "3"])
+    assert r.rc == 0 and r.classes() == (3, 0, 0), repr(r)
+    box.wait()
+    got = check_saves(os.path.join(box.d, n) for n in ("first.pt", "m-1.pt", "m-2.pt", "m-3.pt"))
+    assert all(v[0] == "whole" for v in got.values()), got
+    eventually("only real clients are left", lambda: box.status()["clients"] <= 1)
+    fds = len(os.listdir("/proc/%d/fd" % after["engine_pid"]))
+    assert fds < 100, "%d descriptors are left in the engine" % fds
+
+
+def idle_connections():
+    """Strangers that connect and say nothing, or hang up at once, do not keep others out."""
+    box = Box("idle")
+    started(box)
+    here = os.getcwd()
+    os.chdir(box.rt)
+    try:
+        held = []
+        for _ in range(300):
+            s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            s.setblocking(False)
+            try:
+                s.connect(sockets(box)[0])
+            except OSError:
+                pass
+            held.append(s)
+    finally:
+        os.chdir(here)
+    r = box.run([SAVER, "-p", "m.pt", "-s", "8M", "-n", "1"])
+    assert r.rc == 0 and r.seconds < 8, repr(r)
+    for s in held:
+        s.close()
+    r = box.run([SAVER, "-p", "n.pt", "-s", "8M", "-n", "1"])
+    assert r.rc == 0 and r.classes() == (1, 0, 0), repr(r)
+    box.wait()
+    got = check_saves([box.d + "/m.pt", box.d + "/n.pt"])
+    assert all(v[0] == "whole" for v in got.values()), got
+
+
+def terminated():
+    """SIGTERM, SIGINT and SIGHUP do not end it while somebody saves, and it leaves when nobody is left."""
+    box = Box("terminated")
+    p = box.start([SAVER, "-p", "m-%d.pt", "-s", "16M", "-n", "10", "-t", "100"])
+    eventually("an engine", box.status)
+    s = box.status()
+    for sig in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        for pid in (s["keeper_pid"], s["engine_pid"]):
+            os.kill(pid, sig)
+        time.sleep(0.1)
+    out, err = p.communicate(timeout=40)
+    assert p.returncode == 0, out + err
+    got = check_saves(os.path.join(box.d, "m-%d.pt" % i) for i in range(1, 11))
+    assert all(v[0] == "whole" for v in got.values()), got
+    r = fc_report(err)
+    assert r == (10, 0, 0), err
+    eventually("both have left", lambda: not alive(s["engine_pid"]) and not alive(s["keeper_pid"]), 15)
+
+
+def fc_report(err):
+    import fc
+    return fc.Result(0, "", err, 0).classes()
+
+
+def leaves_when_idle():
+    """Ten seconds without clients and work, and nothing is left but its log."""
+    box = Box("leaves")
+    s = started(box)
+    eventually("it leaves", lambda: not alive(s["engine_pid"]) and not alive(s["keeper_pid"]), 16, 0.2)
+    r = box.run([SAVER, "-p", "m.pt", "-s", "8M", "-n", "1"])
+    assert r.rc == 0 and r.classes() == (1, 0, 0), repr(r)
+
+
+run_cases([(f.__name__, f) for f in (garbage, idle_connections, terminated, leaves_when_idle, stopped)])

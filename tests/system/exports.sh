@@ -1,0 +1,71 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: MIT
+#
+# Proves that the exported symbols are complete: each exists in libc, and each sibling that libc has of an exported name
+# (`64`, `__X`, `_IO_X`, `__X_2`, `__X64_2`, `__X_chk`) is exported too. How: nm on both files, against shim/hooks.h.
+# Cannot see: names that libc gives no sibling form, such as a new system call's wrapper.
+# run-as: root
+set -u
+cd "$(dirname "$0")/../.." || exit 1
+build=${BUILD:-${1:-build}}
+lib=$build/libfastckpt.so
+libc=$(ldd "$lib" | awk '$1 == "libc.so.6" { print $3 }')
+
+# Siblings left out, with the reason.
+exceptions='
+__fork      fork is served by pthread_atfork handlers, which run for every form but _Fork
+_IO_fflush  fflush is not hooked: glibc writes natively into the same inode
+'
+
+fail() {
+    echo "not ok $1: $2"
+    failed=1
+}
+failed=0
+[ -n "$libc" ] || { echo "not ok exports: no libc found for $lib"; exit 1; }
+
+exported=$(nm -D --defined-only "$lib" | awk '{ sub(/@.*/, "", $3); print $3 }' | sort -u)
+public=$(nm -D --defined-only "$libc" | awk '$3 !~ /GLIBC_PRIVATE/ { sub(/@.*/, "", $3); print $3 }' | sort -u)
+
+has() {
+    grep -qxF -- "$2" <<< "$1"
+}
+
+unknown=$(comm -23 <(echo "$exported") <(echo "$public") | tr '\n' ' ')
+if [ -n "${unknown// /}" ]; then
+    fail exports-exist "not in libc: $unknown"
+else
+    echo "ok exports-exist"
+fi
+
+table=$(grep -oE '^HOOK(_ALIAS)?\([A-Za-z0-9_]+' shim/hooks.h | sed 's/.*(//' | sort -u)
+if [ "$table" != "$exported" ]; then
+    differ=$(diff <(echo "$table") <(echo "$exported") | grep '^[<>]' | tr '\n' ' ')
+    fail exports-table "not as in shim/hooks.h: $differ"
+else
+    echo "ok exports-table"
+fi
+
+missing=
+for name in $exported; do
+    base=${name#__}
+    for sibling in "${name}64" "__$name" "_IO_$name" "__${base}_2" "__${base}64_2" "__${base}_chk" "__${base}64_chk" \
+                   "${base}_time64" "${name%64}"; do
+        if has "$public" "$sibling" && ! has "$exported" "$sibling" && ! grep -q "^$sibling " <<< "$exceptions"; then
+            missing+=" $sibling(of $name)"
+        fi
+    done
+done
+if [ -n "$missing" ]; then
+    fail exports-siblings "missing:$missing"
+else
+    echo "ok exports-siblings"
+fi
+
+needed=$(readelf -d "$lib" | awk '/NEEDED/ { print $NF }' | tr -d '[]' | tr '\n' ' ')
+if [ "$needed" != "libc.so.6 " ]; then
+    fail exports-needed "needs $needed"
+else
+    echo "ok exports-needed"
+fi
+exit "$failed"

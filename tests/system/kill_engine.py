@@ -1,0 +1,125 @@
+#!/usr/bin/python3
+# SPDX-License-Identifier: MIT
+# run-as: root
+# timeout: 240
+#
+# Proves that the death of the engine costs nothing: its keeper starts another, no save fails, nothing is lost, torn or
+# out of order, and a job that is killed at the same time loses nothing either. How: SIGKILL at random instants under a
+# saver on a throttled loop device, until twenty met something pending. Cannot see crashes by its own faults (blame).
+
+import os
+import sys
+import time
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
+from fc import *  # noqa: E402,F403
+from disks import LoopFS  # noqa: E402
+from kills import SAVER, Counter, Said, check_history, pending, rotated  # noqa: E402
+
+KEEP = 2
+
+
+def kill_pair(box, count, victims):
+    """Kills what is named, if both live. True when it was done."""
+    s = box.status()
+    if not s or not alive(s["engine_pid"]):
+        return False
+    count.add(pending(s))
+    for v in victims:
+        try:
+            os.kill(s[v], 9)
+        except ProcessLookupError:
+            pass
+    return True
+
+
+def run(name, who, io, victims_of, wanted, fsync=False):
+    fs = LoopFS(name, 700)
+    box = Box(name, base=os.path.join(fs.at, "b"), uid=USER if who == "user" else None, io=io, STAGING="192M")
+    count = Counter(wanted, name)
+    runs = 0
+    try:
+        while count.more():
+            runs += 1
+            d = os.path.join(box.d, "run%d" % runs)
+            os.makedirs(d)
+            box.own(d)
+            fs.throttle(80 * MIB)
+            p = box.start([SAVER, "-p", "ck-%d.pt", "-s", "20M", "-n", "12", "-k", str(KEEP), "-l", "latest", "-t",
+                           "20"] + (["-f"] if fsync else []), cwd=d)
+            said = Said(p)
+            while p.poll() is None and count.more():
+                time.sleep(count.rng.uniform(0.05, 0.4))
+                kill_pair(box, count, victims_of(count.done))
+            fs.throttle(0)
+            try:
+                rc = p.wait(60)
+            except Exception:
+                raise AssertionError("the job hangs after %d kills: %s, status %s" % (
+                    count.done, said.now(), box.status()))
+            said.join()
+            err = p.stderr.read()
+            assert rc == 0 and not said.failed(), "rc %s, %s; %s" % (rc, said.failed(), err[-500:])
+            w = box.wait()
+            assert w.rc == 0, "fastckpt wait: %r" % w
+            last = check_history(d, KEEP)
+            assert last == 12 and sorted(rotated(d)) == [11, 12], "%s %s" % (last, rotated(d))
+            assert not box.leftovers(d), box.leftovers(d)
+            assert " 0 failures" in err, err
+            sh("rm", "-rf", d)
+        count.verdict()
+        s = box.status()
+        assert s is None or s["failures"] == 0, s
+    finally:
+        fs.throttle(0)
+        box.close()
+        fs.free()
+
+
+def engine_alone(who, io):
+    run("engine-%s-%s" % (who, io), who, io, lambda n: ("engine_pid",), 10)
+
+
+def engine_fsync():
+    run("engine-fsync", "root", "uring", lambda n: ("engine_pid",), 6, fsync=True)
+
+
+def job_and_engine():
+    """Job and engine die at the same instant."""
+    fs = LoopFS("je-fs", 600)
+    box = Box("je", base=os.path.join(fs.at, "b"), io="uring", STAGING="192M")
+    count = Counter(6, "job and engine")
+    try:
+        k = 0
+        while count.more():
+            k += 1
+            d = os.path.join(box.d, "run%d" % k)
+            os.makedirs(d)
+            fs.throttle(80 * MIB)
+            p = box.start([SAVER, "-p", "ck-%d.pt", "-s", "20M", "-n", "12", "-k", str(KEEP), "-l", "latest"], cwd=d)
+            said = Said(p)
+            time.sleep(count.rng.uniform(0.2, 0.8))
+            s = box.status()
+            for pid in [p.pid, s["engine_pid"]] if k % 2 else [s["engine_pid"], p.pid]:
+                os.kill(pid, 9)
+            p.wait()
+            said.join()
+            count.add(pending(s))
+            fs.throttle(0)
+            w = box.wait()
+            assert w.rc == 0, "fastckpt wait: %r" % w
+            last = check_history(d, KEEP)
+            assert said.closed <= last <= said.begin, "last is %d, %s" % (last, said.now())
+            assert not box.leftovers(d), box.leftovers(d)
+            sh("rm", "-rf", d)
+        count.verdict()
+    finally:
+        fs.throttle(0)
+        box.close()
+        fs.free()
+
+
+if __name__ == "__main__":
+    run_cases([("engine-%s-%s" % (w, io), lambda w=w, io=io: engine_alone(w, io))
+               for w, io in (("root", "uring"), ("user", "threads"))] +
+              [("engine_fsync", engine_fsync), ("job_and_engine", job_and_engine)])

@@ -1,0 +1,88 @@
+#!/usr/bin/python3
+# SPDX-License-Identifier: MIT
+# run-as: root
+# timeout: 240
+#
+# Proves that the death of the keeper costs nothing (the engine becomes a pair again), that keeper and engine may die in
+# turn, and that after the death of both the job ends rightly by itself: open files arrive, what is lost is named.
+# How: as kill_engine.py. Cannot see a keeper that lives and does nothing.
+
+import os
+import signal
+import sys
+import time
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+from fc import *  # noqa: E402,F403
+from disks import LoopFS  # noqa: E402
+from kill_engine import run  # noqa: E402
+from kills import SAVER, Counter, Said, pending, rotated  # noqa: E402
+
+
+def keeper_alone(who, io):
+    run("keeper-%s-%s" % (who, io), who, io, lambda n: ("keeper_pid",), 10)
+
+
+def in_turn():
+    run("turn", "root", "threads", lambda n: ("keeper_pid",) if n % 2 else ("engine_pid",), 10)
+
+
+def both_gone(who, io):
+    """Both die at once: each name is whole or absent, each closed save is there or is named as lost, the open one
+    arrives, the job goes on to its end, says EIO once, and the next job has an engine again."""
+    fs = LoopFS("both-%s-%s" % (who, io), 600)
+    box = Box("both-%s-%s" % (who, io), base=os.path.join(fs.at, "b"), uid=USER if who == "user" else None, io=io,
+              STAGING="192M")
+    count = Counter(4, "both" + who)
+    k = 0
+    try:
+        while count.more():
+            k += 1
+            d = os.path.join(box.d, "run%d" % k)
+            os.makedirs(d)
+            box.own(d)
+            fs.throttle(60 * MIB)
+            p = box.start([SAVER, "-p", "ck-%d.pt", "-s", "20M", "-n", "6", "-w", "2M", "-d", "10"], cwd=d)
+            said = Said(p)
+            time.sleep(count.rng.uniform(0.2, 0.6))
+            s = eventually("an engine", box.status)
+            for sig in (signal.SIGSTOP, signal.SIGKILL):
+                for pid in (s["engine_pid"], s["keeper_pid"]):
+                    os.kill(pid, sig)
+            count.add(pending(s))
+            fs.throttle(0)
+            try:
+                rc = p.wait(40)
+            except Exception:
+                raise AssertionError("the job hangs: %s" % said.now())
+            said.join()
+            err = p.stderr.read()
+            there = rotated(d)
+            bad = {n: v for n, v in there.items() if v != "whole"}
+            assert not bad, "%s; %s; %s" % (bad, said.now(), err[-500:])
+            assert said.begin == 6, "the job did not go on: %s" % said.lines[-2:]
+            for n in range(1, 7):
+                assert n in there or "ck-%d.pt" % n in err or any(l.startswith("failed %d " % n) for l in said.lines), \
+                    "ck-%d.pt is neither there nor named: there %s; %s" % (n, sorted(there), err[-600:])
+            lost = [n for n in range(1, 7) if n not in there]
+            if lost:
+                eio = [l for l in said.lines if l.startswith("failed") and l.endswith("EIO")]
+                assert eio or rc != 0 or "Input/output error" in err, "lost %s, and nothing says EIO: %s %r" % (
+                    lost, said.lines, err[-500:])
+            assert 6 in there, "the save after both were gone is not there: %s; %r" % (said.lines, err[-300:])
+            sh("rm", "-rf", d)
+        count.verdict()
+        r = box.run([SAVER, "-p", "after.pt", "-s", "12M", "-n", "1"])
+        assert r.rc == 0 and r.classes() == (1, 0, 0), "no engine for the next job: %r" % r
+    finally:
+        fs.throttle(0)
+        box.close()
+        fs.free()
+
+
+run_cases([("keeper-%s-%s" % (w, io), lambda w=w, io=io: keeper_alone(w, io))
+           for w, io in (("root", "uring"), ("user", "threads"))] +
+          [("in_turn", in_turn)] +
+          [("both_gone-%s-%s" % (w, io), lambda w=w, io=io: both_gone(w, io))
+           for w, io in (("root", "uring"), ("user", "threads"))])
