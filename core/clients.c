@@ -47,7 +47,7 @@ bool files_any(const struct engine *e) {
 // ---- Open
 
 /** Our own description of the inode: a write error is told once per description, and direct writes need O_DIRECT. */
-static int own_description(const struct config *c, int fd, bool followed, uint32_t *direct) {
+static int own_description(const struct config *c, int fd, bool followed, uint32_t *direct, bool *ret_ours) {
     char path[64];
     log_format(path, sizeof path, "/proc/self/fd/%d", fd);
     struct statfs s;
@@ -59,6 +59,7 @@ static int own_description(const struct config *c, int fd, bool followed, uint32
     for (size_t i = 0; own < 0 && i < ARRAY_LEN(modes); i++) {
         own = os_openat(AT_FDCWD, path, modes[i] | O_NONBLOCK, 0);
     }
+    *ret_ours = own >= 0;
     return own < 0 ? os_fcntl(fd, F_DUPFD, 3) : own; // 0000 files: then both are one description
 }
 
@@ -100,8 +101,8 @@ int files_open(struct engine *e, const struct entry *en) {
     }
     struct file_slot *f = slot_file(e, (unsigned)slot);
     memset(f, 0, sizeof *f);
-    bool followed = o->flags & OPEN_FOLLOWED;
-    f->fd_own = own_description(&e->p.st->config, en->fds[0], followed, &f->direct);
+    bool followed = o->flags & OPEN_FOLLOWED, ours;
+    f->fd_own = own_description(&e->p.st->config, en->fds[0], followed, &f->direct, &ours);
     if (f->fd_own < 0) {
         return f->fd_own;
     }
@@ -109,7 +110,8 @@ int files_open(struct engine *e, const struct entry *en) {
     f->root = e->p.st->clients[en->client].root;
     f->flags = o->flags;
     f->id = en->msg.number;
-    f->fd_prog = en->fds[0];
+    // A followed file is only synced: with the program's description kept, a flock of the program's would outlive it.
+    f->fd_prog = followed && ours ? 0 : en->fds[0];
     f->fd_dir = en->fds[1];
     f->dev = s.st_dev;
     f->ino = s.st_ino;
@@ -173,6 +175,7 @@ void files_done(struct engine *e, unsigned slot) {
         files_release(e, slot);
     } else if (f->state == FILE_OPEN && f->done && !(f->flags & OPEN_FOLLOWED)) {
         f->flags |= OPEN_FOLLOWED; // published by an fsync: native from now on, synced again at its close
+        state_close_fd(&f->fd_prog);
         names_put(&e->p, slot, NAME_FOLLOWED);
     }
 }
@@ -188,7 +191,6 @@ void files_release(struct engine *e, unsigned slot) {
         e->p.st->clients[f->client].last_publish_ns = os_now_ns(CLOCK_MONOTONIC);
         e->p.st->clients[f->root].last_publish_ns = os_now_ns(CLOCK_MONOTONIC);
     }
-    names_remove(&e->p, slot);
     writer_discard(&e->writer, slot);
     e->releasing[e->n_releasing++] = slot;
     e->progress = true;
@@ -223,8 +225,9 @@ static void release_now(struct engine *e, unsigned slot) {
     }
     atomic_store(&e->p.t->files[slot].id, 0);
     int32_t *recorded[3] = {&f->fd_prog, &f->fd_own, &f->fd_dir};
+    bool slow = !f->linked && !(f->flags & OPEN_FOLLOWED); // its last close deletes the inode
     for (int i = 0; i < 3; i++) {
-        if (c) {
+        if (c && slow) {
             c->fds[i] = *recorded[i];
             *recorded[i] = 0;
         } else {
@@ -232,8 +235,11 @@ static void release_now(struct engine *e, unsigned slot) {
         }
     }
     uint64_t dev = f->dev;
+    names_remove(&e->p, slot); // after the descriptors: a program just saved can be executed once its name is free
     atomic_store_explicit(&f->state, FILE_FREE, memory_order_release);
-    if (c) {
+    if (c && !slow) {
+        free(c);
+    } else if (c) {
         c->job = (struct io_job){.run = closing_run, .done = closing_done, .arg = c, .device = dev};
         io_job(e->io, &c->job);
     }

@@ -184,6 +184,9 @@ static bool may_leave(struct engine *e) {
     char name[64];
     runtime_name(e->p.st->key, ".start", name, sizeof name);
     int lock = os_openat(e->p.st->fd_dir, name, O_RDWR | O_CREAT, 0600);
+    if (lock == -ENOENT) {
+        return true; // the runtime directory was deleted: nobody can find us any more
+    }
     if (lock < 0 || os_flock(lock, LOCK_EX | LOCK_NB) < 0) {
         os_close(lock);
         return false;

@@ -29,8 +29,12 @@ void entries_free(struct engine *e, unsigned index) {
 }
 
 /** Descriptors pass from the entry to a file slot: both record them for a moment, none is closed. */
-static void keep_fds(struct entry *en) {
-    memset(en->fds, 0, sizeof en->fds);
+static void keep_fds(struct entry *en, const struct file_slot *f) {
+    for (int k = 0; k < MSG_FDS_MAX; k++) {
+        if (en->fds[k] == f->fd_prog || en->fds[k] == f->fd_dir) {
+            en->fds[k] = 0;
+        }
+    }
 }
 
 void entries_reply(struct engine *e, unsigned conn, struct msg *m, int result, const int *fds, int nfds) {
@@ -127,7 +131,7 @@ static enum verdict do_open(struct engine *e, struct entry *en) {
     if (slot >= 0) {
         en->msg.slot = (uint32_t)slot;
         en->msg.file = en->msg.number;
-        keep_fds(en);
+        keep_fds(en, &e->p.st->files[slot]);
     }
     return say(e, en, slot < 0 ? slot : 0);
 }
@@ -175,6 +179,7 @@ static enum verdict do_sync(struct engine *e, struct entry *en) {
     bool publish = en->msg.scope & SYNC_PUBLISH && !(f->flags & OPEN_FOLLOWED) && !f->dropped;
     if (en->state == ENTRY_RECORDED && !f->error) {
         if (publish && !f->linked) {
+            f->close_flags |= en->msg.scope & SYNC_SPAWNED ? CLOSE_SPAWNED : 0;
             commit_publish(&e->commit, slot, en->msg.number);
         } else {
             commit_sync(&e->commit, slot, en->msg.number);

@@ -54,7 +54,8 @@ enum { OPEN_FOLLOWED = 1,      // native inode under its own name: sync it in or
 enum { CLOSE_SPAWNED = 1,      // this client started a process while the file was open: a stranger may hold it
        CLOSE_TIMES = 2,        // the program set the times itself
        CLOSE_ABORT = 4 };      // do not publish: the client met an error that it has reported to the program
-enum { SYNC_PUBLISH = 1 };     // publish now and go on natively (release)
+enum { SYNC_PUBLISH = 1,       // publish now and go on natively (release)
+       SYNC_SPAWNED = 2 };     // as CLOSE_SPAWNED
 enum { LEND_SETTLE = 1 };      // content will be read: settle first
 enum wait_scope { WAIT_ALL, WAIT_DIR, WAIT_CLIENT };
 

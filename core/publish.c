@@ -30,11 +30,11 @@ static int trim(struct file_slot *f) {
 
 int publish_sync(struct state *st, struct file_slot *f) {
     bool shadow = !(f->flags & OPEN_FOLLOWED) && !f->linked;
+    int r = shadow && f->publish ? trim(f) : 0;
+    if (r < 0) {
+        return r;
+    }
     if (shadow && f->state == FILE_CLOSED) {
-        int r = trim(f);
-        if (r < 0) {
-            return r;
-        }
         if (f->close_flags & CLOSE_TIMES || f->size_end > 0) {
             struct timespec ts[2] = {f->atime, f->mtime};
             r = io_calls.futimens(f->fd_prog, ts);
@@ -46,10 +46,10 @@ int publish_sync(struct state *st, struct file_slot *f) {
 #if FASTCKPT_BREAK == 1 // canary: a publish without sync
     return 0;
 #endif
-    int r = io_calls.fsync(f->fd_own);
+    r = io_calls.fsync(f->fd_own);
     // The kernel tells a write error once per description; what an engine heard before it died is repeated by the
     // other.
-    if (r == 0 && st->generation > 1) {
+    if (r == 0 && st->generation > 1 && f->fd_prog > 0) {
         r = io_calls.fsync(f->fd_prog);
     }
     return r == -EINVAL || r == -EROFS ? 0 : r;
