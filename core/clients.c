@@ -36,12 +36,20 @@ struct file_slot *files_find(struct engine *e, const struct msg *m) {
 }
 
 bool files_any(const struct engine *e) {
-    for (unsigned i = 0; i < FILES_MAX; i++) {
-        if (e->p.st->files[i].state != FILE_FREE) {
-            return true;
+    return e->n_free_files < FILES_MAX;
+}
+
+void files_rebuild(struct engine *e) {
+    for (unsigned i = FILES_MAX; i-- > 0;) {
+        if (slot_file(e, i)->state == FILE_FREE) {
+            e->free_files[e->n_free_files++] = i;
+        } else if (e->files_high == 0) {
+            e->files_high = i + 1;
         }
     }
-    return false;
+    for (unsigned i = 0; i < CLIENTS_MAX; i++) {
+        e->clients_high = e->p.st->clients[i].used ? i + 1 : e->clients_high;
+    }
 }
 
 // ---- Open
@@ -63,18 +71,15 @@ static int own_description(const struct config *c, int fd, bool followed, uint32
     return own < 0 ? os_fcntl(fd, F_DUPFD, 3) : own; // 0000 files: then both are one description
 }
 
-static int free_slot(struct engine *e, uint64_t number) {
-    int free = -ENFILE;
-    for (unsigned i = 0; i < FILES_MAX; i++) {
+/** The slot of a file opened already, before a restart; or -ENOENT. */
+static int opened_before(struct engine *e, uint64_t number) {
+    for (unsigned i = 0; i < e->files_high && e->p.st->generation > 1; i++) {
         const struct file_slot *f = slot_file(e, i);
         if (f->state != FILE_FREE && f->id == number) {
-            return (int)i | 1 << 30; // opened already, before a restart
-        }
-        if (f->state == FILE_FREE && free < 0) {
-            free = (int)i;
+            return (int)i;
         }
     }
-    return free;
+    return -ENOENT;
 }
 
 static void reset_runs(struct engine *e, unsigned slot) {
@@ -95,12 +100,13 @@ int files_open(struct engine *e, const struct entry *en) {
     if (en->fds[0] <= 0 || en->fds[1] <= 0 || os_fstat(en->fds[0], &s) < 0 || os_fstat(en->fds[1], &d) < 0) {
         return -EBADF;
     }
-    int slot = free_slot(e, en->msg.number);
-    if (slot < 0 || slot & 1 << 30) {
-        return slot < 0 ? slot : slot & ~(1 << 30);
+    int slot = opened_before(e, en->msg.number);
+    if (slot >= 0 || e->n_free_files == 0) {
+        return slot >= 0 ? slot : -ENFILE;
     }
+    slot = (int)e->free_files[e->n_free_files - 1];
     struct file_slot *f = slot_file(e, (unsigned)slot);
-    memset(f, 0, sizeof *f);
+    memset(f, 0, offsetof(struct file_slot, name));
     bool followed = o->flags & OPEN_FOLLOWED, ours;
     f->fd_own = own_description(&e->p.st->config, en->fds[0], followed, &f->direct, &ours);
     if (f->fd_own < 0) {
@@ -118,11 +124,14 @@ int files_open(struct engine *e, const struct entry *en) {
     f->dir_dev = d.st_dev;
     f->dir_ino = d.st_ino;
     f->size_made = (uint64_t)s.st_size;
-    f->opened = o->dir_mtime; // the moment of the program's open, as the directory would have it
+    int64_t now = os_now_ns(CLOCK_REALTIME_COARSE); // the kernel's clock for inode times
+    f->opened = (struct timespec){now / 1000000000, now % 1000000000};
     memcpy(f->name, o->name, sizeof f->name);
     memcpy(f->hidden, o->hidden, sizeof f->hidden);
     memcpy(f->where, o->where, sizeof f->where);
     reset_runs(e, (unsigned)slot);
+    e->n_free_files--;
+    e->files_high = (unsigned)slot >= e->files_high ? (unsigned)slot + 1 : e->files_high;
     struct file_public *pub = &e->p.t->files[slot];
     atomic_store(&pub->error, 0);
     atomic_store(&pub->reserved, 0);
@@ -163,6 +172,7 @@ void files_close(struct engine *e, unsigned slot, const struct msg *m) {
     f->publish = f->publish ? f->publish : m->number;
     f->sync_wanted = max_u64(f->sync_wanted, m->number);
     atomic_store_explicit(&f->state, FILE_CLOSED, memory_order_release);
+    f->counted = 1;
     atomic_fetch_add(&e->p.t->clients[f->client].pending, 1);
     names_put(&e->p, slot, f->flags & OPEN_FOLLOWED || f->linked ? NAME_FOLLOWED : NAME_PENDING);
     commit_publish(&e->commit, slot, m->number);
@@ -220,7 +230,7 @@ static void release_now(struct engine *e, unsigned slot) {
     if (f->flags & OPEN_HIDDEN && !f->linked) {
         io_calls.unlinkat(f->fd_dir, f->hidden);
     }
-    if (f->state == FILE_CLOSED && f->client < CLIENTS_MAX && f->close_flags != CLOSE_ABORT && f->sync_wanted > 0) {
+    if (f->counted) {
         atomic_fetch_sub(&e->p.t->clients[f->client].pending, 1);
     }
     atomic_store(&e->p.t->files[slot].id, 0);
@@ -237,6 +247,7 @@ static void release_now(struct engine *e, unsigned slot) {
     uint64_t dev = f->dev;
     names_remove(&e->p, slot); // after the descriptors: a program just saved can be executed once its name is free
     atomic_store_explicit(&f->state, FILE_FREE, memory_order_release);
+    e->free_files[e->n_free_files++] = slot;
     if (c && !slow) {
         free(c);
     } else if (c) {
@@ -265,7 +276,7 @@ void files_release_turn(struct engine *e) {
 
 unsigned clients_count(const struct engine *e) {
     unsigned n = 0;
-    for (unsigned i = 0; i < CLIENTS_MAX; i++) {
+    for (unsigned i = 0; i < e->clients_high; i++) {
         const struct client_slot *cl = &e->p.st->clients[i];
         n += cl->used && !cl->dead && !cl->tool;
     }
@@ -287,7 +298,7 @@ static int parent_of(int pid) {
 static unsigned find_root(struct engine *e, unsigned self, int pid) {
     unsigned root = self;
     for (int depth = 0; depth < 64 && (pid = parent_of(pid)) > 1; depth++) {
-        for (unsigned i = 0; i < CLIENTS_MAX; i++) {
+        for (unsigned i = 0; i < e->clients_high; i++) {
             const struct client_slot *cl = &e->p.st->clients[i];
             if (i != self && cl->used && !cl->dead && !cl->tool && cl->pid == pid) {
                 root = i;
@@ -316,6 +327,7 @@ static int new_client(struct engine *e, const struct msg_hello *h, int pidfd) {
         atomic_store(&pub->pending, 0);
         atomic_store(&pub->token, cl->token);
         atomic_store_explicit(&cl->used, 1, memory_order_release);
+        e->clients_high = i >= e->clients_high ? i + 1 : e->clients_high;
         if (!h->tool) {
             intake_watch(e, pidfd, WATCH_CLIENT, i);
         }
@@ -377,7 +389,7 @@ void clients_gone(struct engine *e, unsigned client) {
         return;
     }
     lend_take_back(&e->lend, client);
-    for (unsigned i = 0; i < FILES_MAX; i++) {
+    for (unsigned i = 0; i < e->files_high; i++) {
         struct file_slot *f = slot_file(e, i);
         if (f->state != FILE_OPEN || f->client != client) {
             continue;
@@ -396,7 +408,7 @@ void clients_gone(struct engine *e, unsigned client) {
 }
 
 static bool has_files(struct engine *e, unsigned client) {
-    for (unsigned i = 0; i < FILES_MAX; i++) {
+    for (unsigned i = 0; i < e->files_high; i++) {
         const struct file_slot *f = slot_file(e, i);
         if (f->state != FILE_FREE && (f->client == client || f->root == client)) {
             return true;
@@ -412,7 +424,7 @@ static void free_client(struct engine *e, unsigned client) {
             return; // its sockets may live on in a forked child: they go when that goes
         }
     }
-    for (unsigned i = 0; i < CLIENTS_MAX; i++) {
+    for (unsigned i = 0; i < e->clients_high; i++) {
         if (i != client && e->p.st->clients[i].used && e->p.st->clients[i].root == client) {
             return;
         }
@@ -423,7 +435,7 @@ static void free_client(struct engine *e, unsigned client) {
 }
 
 void clients_turn(struct engine *e) {
-    for (unsigned i = 0; i < CLIENTS_MAX; i++) {
+    for (unsigned i = 0; i < e->clients_high; i++) {
         struct client_slot *cl = &e->p.st->clients[i];
         if (!cl->used) {
             continue;
@@ -446,7 +458,7 @@ void clients_rebuild(struct engine *e) {
         if (f->state == FILE_FREE) {
             continue;
         }
-        if (f->state == FILE_CLOSED && f->client < CLIENTS_MAX) {
+        if (f->counted) {
             atomic_fetch_add(&e->p.t->clients[f->client].pending, 1);
         }
         if (f->dropped || (f->state == FILE_CLOSED && (f->done || f->error))) {

@@ -119,39 +119,97 @@ void commit_fail(struct commit *c, unsigned slot, int error, const char *what) {
 // ---- Syncing
 
 static void sync_run(struct io_job *job) {
-    struct commit *c = job->arg;
-    struct commit_run *r = (struct commit_run *)((char *)job - offsetof(struct commit_run, job));
-    job->result = publish_sync(c->p->st, slot_file(c, (unsigned)(r - c->run)));
+    struct sync_batch *b = job->arg;
+    for (unsigned i = 0; i < b->n && b->n > 1; i++) {
+        publish_start_writeback(slot_file(b->c, b->slots[i]));
+    }
+    for (unsigned i = 0; i < b->n; i++) {
+        b->result[i] = publish_sync(b->c->p->st, slot_file(b->c, b->slots[i]));
+    }
 }
 
 static void sync_done(struct io_job *job) {
-    struct commit *c = job->arg;
-    struct commit_run *r = (struct commit_run *)((char *)job - offsetof(struct commit_run, job));
-    unsigned slot = (unsigned)(r - c->run);
-    r->syncing = false;
-    if (job->result < 0) {
-        commit_fail(c, slot, job->result, "making it durable");
-    } else {
-        slot_file(c, slot)->synced = r->sync_to;
+    struct sync_batch *b = job->arg;
+    struct commit *c = b->c;
+    b->used = false;
+    for (unsigned i = 0; i < b->n; i++) {
+        unsigned slot = b->slots[i];
+        c->run[slot].syncing = false;
+        if (b->result[i] < 0) {
+            commit_fail(c, slot, b->result[i], "making it durable");
+        } else {
+            slot_file(c, slot)->synced = c->run[slot].sync_to;
+        }
+        c->on_done(c->arg, slot);
     }
-    c->on_done(c->arg, slot);
 }
 
-static void sync_start(struct commit *c, unsigned slot) {
-    struct file_slot *f = slot_file(c, slot);
-    struct commit_run *r = &c->run[slot];
-#if FASTCKPT_BREAK == 3 // canary: torn names, published before the bytes are there
-    bool settled = true;
-#else
-    bool settled = writer_settled(c->w, slot, f->sync_wanted);
-#endif
-    if (r->syncing || f->error || f->dropped || f->sync_wanted <= f->synced || !settled) {
-        return;
+static bool sync_ready(const struct commit *c, unsigned slot) {
+    const struct file_slot *f = slot_file(c, slot);
+    if (c->run[slot].syncing || f->error || f->dropped || f->sync_wanted <= f->synced) {
+        return false;
     }
-    r->syncing = true;
-    r->sync_to = f->sync_wanted;
-    r->job = (struct io_job){.run = sync_run, .done = sync_done, .arg = c, .device = f->dev, .number = f->id};
-    io_job(c->io, &r->job);
+#if FASTCKPT_BREAK == 3 // canary: torn names, published before the bytes are there
+    return true;
+#else
+    return writer_settled(c->w, slot, f->sync_wanted);
+#endif
+}
+
+static struct sync_batch *free_batch(struct commit *c, bool small) {
+    struct sync_batch *free = NULL;
+    unsigned smalls = 0;
+    for (unsigned i = 0; i < SYNC_JOBS; i++) {
+        struct sync_batch *b = &c->sync_batches[i];
+        free = b->used ? free : b;
+        smalls += b->used && b->small;
+    }
+    if (free && !(small && smalls >= SYNC_SMALL)) {
+        free->n = 0;
+        free->small = small;
+        return free;
+    }
+    return NULL;
+}
+
+static void sync_submit(struct commit *c, struct sync_batch *b) {
+    const struct file_slot *first = slot_file(c, b->slots[0]);
+    b->c = c;
+    b->used = true;
+    b->job = (struct io_job){.run = sync_run, .done = sync_done, .arg = b, .device = first->dev, .number = first->id};
+    io_job(c->io, &b->job);
+}
+
+/** Puts ready files of `list` into batches: a large file alone, small ones of one device together. */
+static void sync_start(struct commit *c, const uint32_t *list, unsigned n) {
+    struct sync_batch *open = NULL;
+    for (unsigned i = 0; i < n; i++) {
+        const struct file_slot *f = slot_file(c, list[i]);
+        if (!sync_ready(c, list[i])) {
+            continue;
+        }
+        bool small = f->size_end == 0 && !c->p->st->plain;
+        if (open && (!small || open->n == SYNC_BATCH || slot_file(c, open->slots[0])->dev != f->dev)) {
+            sync_submit(c, open);
+            open = NULL;
+        }
+        if (!open) {
+            open = free_batch(c, small);
+            if (!open) {
+                continue;
+            }
+        }
+        open->slots[open->n++] = list[i];
+        c->run[list[i]].syncing = true;
+        c->run[list[i]].sync_to = f->sync_wanted;
+        if (!small) {
+            sync_submit(c, open);
+            open = NULL;
+        }
+    }
+    if (open) {
+        sync_submit(c, open);
+    }
 }
 
 // ---- Publishing
@@ -224,13 +282,10 @@ static void sort_out(struct commit *c) {
 
 void commit_pump(struct commit *c) {
     sort_out(c);
-    for (unsigned i = 0; i < c->n_queue; i++) {
-        sync_start(c, c->queue[i]);
-    }
+    sync_start(c, c->syncs, c->n_syncs); // somebody waits in an fsync: first
+    sync_start(c, c->queue, c->n_queue);
     for (unsigned i = 0; i < c->n_syncs;) {
-        unsigned slot = c->syncs[i];
-        struct file_slot *f = slot_file(c, slot);
-        sync_start(c, slot);
+        struct file_slot *f = slot_file(c, c->syncs[i]);
         if (f->state == FILE_FREE || f->error || f->synced >= f->sync_wanted) {
             c->syncs[i] = c->syncs[--c->n_syncs];
         } else {

@@ -13,14 +13,27 @@
 
 #include "writer.h"
 
-#define PUBLISH_BATCH 64 // names changed by one publish job, with one sync a directory
+#define PUBLISH_BATCH 128 // names changed by one publish job, with one sync a directory
+#define SYNC_BATCH                                                                                                     \
+    32              // small files synced by one job: their writeback is started together, one journal commit serves all
+#define SYNC_JOBS  64 // in hand at once
+#define SYNC_SMALL 4  // of small files: what comes meanwhile forms the next batches
 
 struct commit_run {
     bool syncing;
     bool queued;
     bool publishing;
     uint64_t sync_to; // number that the sync job in hand serves
+};
+
+/** Files that one sync job makes durable. */
+struct sync_batch {
     struct io_job job;
+    struct commit *c;
+    bool used, small;
+    unsigned n;
+    uint32_t slots[SYNC_BATCH];
+    int result[SYNC_BATCH];
 };
 
 struct commit {
@@ -33,6 +46,7 @@ struct commit {
     uint32_t queue[FILES_MAX]; // slots by publish number
     uint32_t syncs[FILES_MAX]; // slots with an fsync wanted and no publish
     struct io_job publish_job;
+    struct sync_batch sync_batches[SYNC_JOBS];
     unsigned n_batch;
     bool publishing;
     uint32_t batch[PUBLISH_BATCH];

@@ -124,6 +124,7 @@ static void fail_skipped(struct engine *e) {
 
 static void rebuild(struct engine *e) {
     lend_rebuild(&e->lend);
+    files_rebuild(e);
     if (e->p.st->generation == 1) {
         entries_rebuild(e);
         return;
@@ -222,7 +223,7 @@ static int turn_timeout(const struct engine *e) {
     if (e->n_inbox || e->progress) {
         return 0;
     }
-    for (unsigned i = 0; i < CLIENTS_MAX; i++) {
+    for (unsigned i = 0; i < e->clients_high; i++) {
         if (e->dying[i] && !e->p.st->clients[i].dead) {
             return 0;
         }

@@ -23,13 +23,15 @@ struct engine {
     struct commit commit;
     struct writer writer;
     int epoll;
-    uint64_t pass;    // full looks over all sockets so far
-    bool starved;               // no descriptor was free for what a socket holds
+    uint64_t pass; // full looks over all sockets so far
+    bool starved;  // no descriptor was free for what a socket holds
     unsigned n_inbox, n_waiting, n_free_entries;
     uint32_t inbox[ENTRIES_MAX];   // entries whose turn has not come, by number
     uint64_t read_in[ENTRIES_MAX]; // pass in which an entry was read
     uint32_t waiting[ENTRIES_MAX]; // entries whose answer is due later
     uint32_t free_entries[ENTRIES_MAX];
+    unsigned n_free_files, files_high, clients_high; // slots below the high marks have been used by this engine
+    uint32_t free_files[FILES_MAX];
     unsigned n_releasing;
     uint32_t releasing[FILES_MAX]; // slots that go as soon as nothing of theirs is in flight
     uint64_t dying[CLIENTS_MAX];   // pass after which a dead client's last words are all read; 0: alive
@@ -82,5 +84,7 @@ bool files_crowded(const struct entry *en);
 int files_open(struct engine *e, const struct entry *en);
 struct file_slot *files_find(struct engine *e, const struct msg *m);
 bool files_any(const struct engine *e);
+/** The free slots; before the first client is heard. */
+void files_rebuild(struct engine *e);
 
 #endif

@@ -206,7 +206,7 @@ static enum verdict do_drop(struct engine *e, struct entry *en) {
 
 static struct file_slot *find_name(struct engine *e, uint64_t dev, uint64_t ino, const char *name) {
     struct file_slot *best = NULL;
-    for (unsigned i = 0; i < FILES_MAX; i++) {
+    for (unsigned i = 0; i < e->files_high; i++) {
         struct file_slot *f = &e->p.st->files[i];
         if (f->state != FILE_FREE && f->dir_ino == ino && f->dir_dev == dev && !f->error && !f->dropped &&
             !(f->flags & OPEN_FOLLOWED) && !f->done && strcmp(f->name, name) == 0 && (!best || best->id < f->id)) {
@@ -316,7 +316,7 @@ static enum verdict do_cancel(struct engine *e, struct entry *en) {
             other->canceled = 1;
         }
     }
-    for (unsigned i = 0; i < FILES_MAX; i++) { // an open that nobody waits for any more: the file is native
+    for (unsigned i = 0; i < e->files_high; i++) { // an open that nobody waits for any more: the file is native
         struct file_slot *f = &e->p.st->files[i];
         if (f->state == FILE_OPEN && f->id == en->msg.value && f->client == en->client) {
             f->dropped = 1;

@@ -70,7 +70,7 @@ static unsigned again(struct lend *l, unsigned client, uint64_t number, uint32_t
 }
 
 unsigned lend_take(struct lend *l, unsigned client, uint64_t number, unsigned want, unsigned askers, uint32_t *out) {
-    unsigned n = l->p->st->generation > 1 ? again(l, client, number, out) : 0;
+    unsigned n = again(l, client, number, out);
     if (n > 0) {
         return n;
     }
@@ -221,7 +221,11 @@ void lend_pump(struct lend *l, unsigned askers, int64_t now_ns) {
     }
     uint64_t room = staging_room();
     l->last_look_ns = now_ns;
-    l->no_room = room < 2 * STAGING_STEP;
+    bool no_room = room < 2 * STAGING_STEP;
+    if (no_room != l->no_room) {
+        l->no_room = no_room;
+        l->on_change(l->arg); // who waits for a chunk may have to be told that there will be none
+    }
     if (room < STAGING_STEP || (l->resident > 0 && now_ns - l->last_use_ns > KEEP_NS)) {
         shrink(l);
     } else if (want && !l->no_room) {

@@ -18,7 +18,7 @@
 static int trim(struct file_slot *f) {
     struct stat s;
     int r = os_fstat(f->fd_own, &s);
-    if (r < 0 || f->reserved == 0 || (uint64_t)s.st_size >= f->reserved || f->reserved == INT64_MAX) {
+    if (r < 0 || (uint64_t)s.st_size >= f->reserve_tried) {
         return r;
     }
     if ((uint64_t)s.st_size < f->size_made) {
@@ -55,6 +55,10 @@ int publish_sync(struct state *st, struct file_slot *f) {
     return r == -EINVAL || r == -EROFS ? 0 : r;
 }
 
+void publish_start_writeback(const struct file_slot *f) {
+    OS_CALL(SYS_sync_file_range, f->fd_own, 0, 0, SYNC_FILE_RANGE_WRITE, 0, 0);
+}
+
 static bool is_our_inode(const struct file_slot *f, const char *name) {
     struct stat s;
     return os_fstatat(f->fd_dir, name, &s, AT_SYMLINK_NOFOLLOW) == 0 && s.st_dev == f->dev && s.st_ino == f->ino;
@@ -83,8 +87,10 @@ static bool behind_failure(const struct state *st, const struct file_slot *f) {
     return f->publish <= st->fail_fence;
 }
 
-static int name_one(struct state *st, struct file_slot *f) {
-    if (f->flags & OPEN_FOLLOWED || f->linked || is_our_inode(f, f->name)) {
+/** `*new_name`: a name was made where there was none. */
+static int name_one(struct state *st, struct file_slot *f, bool *new_name) {
+    bool redone = st->generation > 1 && is_our_inode(f, f->name);
+    if (f->flags & OPEN_FOLLOWED || f->linked || redone) {
         return 0;
     }
     if (f->flags & OPEN_HIDDEN) {
@@ -95,6 +101,7 @@ static int name_one(struct state *st, struct file_slot *f) {
         return io_calls.renameat(f->fd_dir, f->hidden, f->fd_dir, f->name);
     }
     int r = io_calls.link_fd(f->fd_own, f->fd_dir, f->name);
+    *new_name = r == 0;
     if (r == -EEXIST) {
         r = behind_failure(st, f) ? -ECANCELED : replace(f);
     }
@@ -104,22 +111,36 @@ static int name_one(struct state *st, struct file_slot *f) {
 }
 
 /** Natively a directory's mtime changes when a name is made, at the open, and not at all when a file is overwritten:
- *  savers sort directories by it and delete the oldest. Put back unless somebody else changed it in between. */
-static void put_mtime_back(const struct file_slot *f, const struct stat *before, bool replaced) {
-    struct stat after, now;
-    char path[32];
-    log_format(path, sizeof path, "/proc/self/fd/%d", f->fd_dir);
-    if (os_fstat(f->fd_dir, &after) < 0) {
+ *  savers sort directories by it and delete the oldest. */
+struct dir_times {
+    int fd; // of the directory whose names are being changed; 0: none
+    uint64_t dev, ino;
+    struct timespec want;
+};
+
+static bool later(const struct timespec *a, const struct timespec *b) {
+    return a->tv_sec > b->tv_sec || (a->tv_sec == b->tv_sec && a->tv_nsec > b->tv_nsec);
+}
+
+static void put_mtime_back(struct dir_times *d) {
+    if (d->fd > 0) {
+        char path[32];
+        struct timespec ts[2] = {{.tv_nsec = UTIME_OMIT}, d->want};
+        log_format(path, sizeof path, "/proc/self/fd/%d", d->fd);
+        os_utimensat(AT_FDCWD, path, ts, 0); // not ours to change: fine, then it stays
+    }
+    d->fd = 0;
+}
+
+/** Called before each change; the times of a directory are put back once for all changes in a row. */
+static void note_mtime(struct dir_times *d, const struct file_slot *f) {
+    struct stat s;
+    if (d->fd > 0 && d->dev == f->dir_dev && d->ino == f->dir_ino) {
         return;
     }
-    struct timespec want = before->st_mtim;
-    if (!replaced &&
-        (f->opened.tv_sec > want.tv_sec || (f->opened.tv_sec == want.tv_sec && f->opened.tv_nsec > want.tv_nsec))) {
-        want = f->opened;
-    }
-    struct timespec ts[2] = {{.tv_nsec = UTIME_OMIT}, want};
-    if (os_fstat(f->fd_dir, &now) == 0 && memcmp(&now.st_mtim, &after.st_mtim, sizeof now.st_mtim) == 0) {
-        os_utimensat(AT_FDCWD, path, ts, 0); // not ours to change: fine, then it stays
+    put_mtime_back(d);
+    if (os_fstat(f->fd_dir, &s) == 0) {
+        *d = (struct dir_times){f->fd_dir, f->dir_dev, f->dir_ino, s.st_mtim};
     }
 }
 
@@ -163,28 +184,27 @@ static void sync_dirs(struct state *st, const uint32_t *slots, unsigned from, un
 
 void publish_names(struct state *st, const uint32_t *slots, unsigned n, int *result) {
     unsigned from = 0;
-    uint64_t seen_fence = st->fail_fence;
+    struct dir_times times = {0};
     for (unsigned i = 0; i < n; i++) {
         struct file_slot *f = &st->files[slots[i]];
+        bool new_name = false, native = f->flags & OPEN_FOLLOWED || f->linked;
         if (i > from && needs_sync_between(&st->files[slots[i - 1]], f)) {
+            put_mtime_back(&times);
             sync_dirs(st, slots, from, i, result);
             from = i;
         }
-        struct stat before = {0}, old;
-        bool stat_ok = os_fstat(f->fd_dir, &before) == 0;
-        bool replaced = os_fstatat(f->fd_dir, f->name, &old, AT_SYMLINK_NOFOLLOW) == 0;
-        bool named = f->linked || f->flags & OPEN_FOLLOWED;
-        result[i] = name_one(st, f);
+        if (!native) {
+            note_mtime(&times, f);
+        }
+        result[i] = name_one(st, f, &new_name);
         if (result[i] == 0) {
             *(volatile uint32_t *)&f->linked = 1;
-            if (stat_ok && !named) {
-                put_mtime_back(f, &before, replaced);
-            }
-        } else if (st->fail_fence == seen_fence) {
+            times.want = new_name && later(&f->opened, &times.want) ? f->opened : times.want;
+        } else {
             // Those behind it in this batch must not replace anything either: the loop thread learns of it later.
             st->fail_fence = max_u64(st->fail_fence, st->files[slots[n - 1]].publish);
-            seen_fence = st->fail_fence;
         }
     }
+    put_mtime_back(&times);
     sync_dirs(st, slots, from, n, result);
 }

@@ -11,6 +11,8 @@
 
 /** Gives back reserved space, sets the program's times, fsyncs. 0 or an error. */
 int publish_sync(struct state *st, struct file_slot *f);
+/** Starts the writeback of what the program wrote itself, without waiting: for a batch, before its files are synced. */
+void publish_start_writeback(const struct file_slot *f);
 
 /** Gives the `n` files their names, strictly in order, and makes the directories durable. `result[i]` is set for each;
  *  a failure does not stop the others, but replaces nothing behind itself. */

@@ -77,12 +77,14 @@ struct file_slot {
     uint32_t linked;           // the name points to this inode
     uint32_t done;             // link and directory are durable
     uint32_t dropped;          // the name was deleted: never published
+    uint32_t counted;          // among its client's pending files (tables.h)
     uint32_t direct;           // direct writes work here (ext4, xfs)
     uint32_t close_flags;      // CLOSE_*
     uint32_t fenced;           // this engine generation has fenced it after a restart (generation number)
     uint64_t size_made;        // kernel size as we last made it
     uint64_t size_end;         // end of the last byte handed over
     uint64_t reserved;         // space is reserved up to here
+    uint64_t reserve_tried;    // and was asked for up to here: what fails for lack of space keeps what it got
     struct timespec atime, mtime, opened;
     char name[NAME_CAP];
     char hidden[NAME_CAP];

@@ -194,6 +194,9 @@ static void gate_start(struct writer *w, unsigned slot, int kind, uint64_t to) {
     r->gate = true;
     r->gate_kind = kind;
     r->gate_to = to;
+    if (kind == GATE_RESERVE) {
+        slot_file(w, slot)->reserve_tried = max_u64(slot_file(w, slot)->reserve_tried, to);
+    }
     r->job = (struct io_job){.run = gate_run,
                              .done = gate_done,
                              .arg = w,
@@ -397,11 +400,10 @@ void writer_rebuild(struct writer *w) {
         if (s != CHUNK_HANDED && s != CHUNK_FLYING) {
             continue;
         }
-        struct chunk_slot *cs = &w->p->st->chunks[c];
         if (s == CHUNK_FLYING) {
             chunk_store(w->p, c, CHUNK_HANDED, chunk_word_client(word), chunk_word_number(word));
 #if FASTCKPT_BREAK != 2 // canary: a restart without fence
-            w->run[cs->file].fence = true;
+            w->run[w->p->st->chunks[c].file].fence = true;
 #endif
         }
         found[n++] = (struct found){chunk_word_number(word), c};

@@ -24,7 +24,7 @@ STEP_MIB = 64
 def hold_vs_memcpy(b):
     holds, copies = [], []
     with b.saver(True) as p:
-        for i in range(WARM + b.rounds):
+        for _ in range(WARM + 2 * b.rounds):
             copies.append(p.ask("memcpy")[0])
             holds.append(p.ask("durable " + b.path("a"))[0])
             b.clean()

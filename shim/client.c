@@ -12,6 +12,7 @@
 #include "client.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <string.h>
 #include <sys/mman.h>
 
@@ -122,7 +123,8 @@ int client_dial(bool start, char *why, size_t cap) {
                      : runtime_connect(dirfd, client.key);
     os_close(dirfd);
     if (sock < 0) {
-        log_format(why, cap, "%s: %s", start ? shim_engine_path : dir, log_errno(-sock));
+        bool no_proc = sock == -ENOENT && os_fstatat(AT_FDCWD, "/proc/self/fd", &(struct stat){0}, 0) < 0;
+        log_format(why, cap, "%s: %s%s", start ? shim_engine_path : dir, log_errno(-sock), no_proc ? " (no /proc)" : "");
     }
     return sock;
 }
@@ -216,7 +218,7 @@ static int connect_locked(void) {
     if (r < 0) {
         atomic_store(&client.retry_at, now() + SLOW_NS);
         if (!client.complained) {
-            log_error("no engine, files are written natively: %s", why);
+            log_error("no engine, so this program runs natively: %s", why);
         }
         client.complained = true;
         return r;

@@ -35,8 +35,8 @@ struct note {
 static struct chunks {
     struct lock borrowing, hands;
     const struct tables *tables; // stays mapped after a loss
-    int staging;                 // handle of the memfd; -1: no session
-    char *window;
+    int staging;                 // handle of the memfd, while there is a window
+    char *window;                // NULL: no session. (No initial values here: 3 MB of zeros stay out of the file)
     uint64_t size;
     uint32_t count;              // chunks in the window
     uint32_t high;               // highest chunk ever mapped + 1
@@ -44,7 +44,7 @@ static struct chunks {
     uint32_t hand[HAND_MAX];
     uint8_t mapped[CHUNKS_MAX / 8];
     struct note notes[CHUNKS_MAX];
-} chunks = {.staging = -1};
+} chunks;
 
 #define NUMBER_MASK ((1ull << 48) - 1)
 
@@ -67,7 +67,6 @@ int chunks_begin(int staging_fd, uint64_t max, const struct tables *tables) {
 }
 
 static void forget(void) {
-    chunks.staging = -1;
     chunks.window = NULL;
     chunks.n_hand = 0;
     memset(chunks.mapped, 0, sizeof chunks.mapped);

@@ -8,6 +8,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <string.h>
+#include <sys/resource.h>
 
 #include "../core/log.h"
 #include "../core/os.h"
@@ -16,8 +17,10 @@
 #include "held.h"
 #include "lost.h"
 
-#define PREPARE_MS 100         // how long a fork waits for a file in another thread's hands
-#define GOING      0x80000000u // refs of an object that is being taken or put away
+#define PREPARE_MS  100         // how long a fork waits for a file in another thread's hands
+#define PENDING_MIN 8           // closed and unpublished files that no limit forbids
+#define PENDING_MAX 256
+#define GOING       0x80000000u // refs of an object that is being taken or put away
 
 struct file_report file_report;
 
@@ -185,7 +188,8 @@ static int sync_locked(struct file *f, int fd, bool publish) {
         lost_recover(f, fd);
         return -EPIPE;
     }
-    int r = ask(f, fd, MSG_SYNC, publish ? SYNC_PUBLISH : 0);
+    unsigned spawned = atomic_load(&shim.spawned) != f->spawned_at ? SYNC_SPAWNED : 0;
+    int r = ask(f, fd, MSG_SYNC, publish ? SYNC_PUBLISH | spawned : 0);
     if (r == 0) {
         f->staged_end = 0;
         f->published |= publish;
@@ -348,15 +352,33 @@ static int close_locked(struct file *f, int fd) {
     return file_known_error(f);
 }
 
+// Back-pressure: each unpublished file costs the engine descriptors, and us names that wait.
+static void wait_for_pending(void) {
+    struct {
+        uint64_t cur, max;
+    } rl = {1024, 1024};
+    const struct tables *t = client_tables();
+    const struct client_public *me = t ? &t->clients[client_slot() % CLIENTS_MAX] : NULL;
+    if (!me || atomic_load(&me->pending) <= PENDING_MIN) {
+        return;
+    }
+    OS_CALL(SYS_prlimit64, 0, RLIMIT_NOFILE, NULL, &rl, 0, 0);
+    uint64_t most = max_u64(min_u64(PENDING_MAX, rl.cur / 4), PENDING_MIN);
+    if (atomic_load(&me->pending) > most) {
+        struct msg q = {.type = MSG_WAIT, .scope = WAIT_CLIENT, .value = most};
+        client_ask(&q, NULL, 0, NULL, NULL, -1);
+    }
+}
+
 int file_close(struct file *f, int fd) {
     int64_t begun = os_now_ns(CLOCK_MONOTONIC);
     sigset_t saved;
     lock_take(&f->lock, &saved);
     int r = 0;
-    bool last = false;
+    bool last = false, known = f->id != 0; // else an open that came to nothing: nobody hears the result
     if (!f->closed && !f->inherited) {
         file_begin(f, fd);
-        if (f->id != 0) {
+        if (known) {
             r = close_locked(f, fd);
             report(f);
         }
@@ -367,8 +389,9 @@ int file_close(struct file *f, int fd) {
     if (last) {
         client_return_chunks();
     }
+    wait_for_pending();
     atomic_fetch_add(&file_report.held_ns, (uint64_t)(os_now_ns(CLOCK_MONOTONIC) - begun));
-    return r < 0 ? r : lost_error();
+    return r < 0 || !known ? r : lost_error();
 }
 
 // ---- All files

@@ -120,15 +120,31 @@ static bool within_limit(uint64_t end) {
     return OS_CALL(SYS_prlimit64, 0, RLIMIT_FSIZE, NULL, &rl, 0, 0) < 0 || end <= rl.cur;
 }
 
-// Is there space on disk up to `end`? Asks the engine if it is not reserved yet.
+// No space: what was closed before may still hold space that it gives back when it is published (what the engine has
+// reserved ahead, an older file that is replaced or deleted). True when it was worth the wait: try again, once.
+static bool made_room(ssize_t err) {
+    if ((err != -ENOSPC && err != -EDQUOT) || !client_alive()) {
+        return false;
+    }
+    struct msg q = {.type = MSG_WAIT, .scope = WAIT_ALL};
+    return client_ask(&q, NULL, 0, NULL, NULL, -1) != -EPIPE;
+}
+
+// Is there space on disk up to `end`? Asks the engine if it is not reserved yet. For all of a long write at once:
+// fallocate waits for direct writes in flight, so that asking in steps would tie the copy to the disk's speed.
 static bool reserved(struct file *f, int fd, uint64_t end) {
     const struct tables *t = client_tables();
     const struct file_public *p = t ? &t->files[f->slot % FILES_MAX] : NULL;
     if (p && atomic_load_explicit(&p->reserved, memory_order_acquire) >= end) {
         return true;
     }
-    struct msg q = {.type = MSG_RESERVE, .file = f->id, .slot = f->slot, .value = end};
+    const struct msg question = {.type = MSG_RESERVE, .file = f->id, .slot = f->slot, .value = end};
+    struct msg q = question;
     int r = client_ask(&q, NULL, 0, NULL, NULL, -1);
+    if (made_room(r)) {
+        q = question; // another number: the first one has had its answer
+        r = client_ask(&q, NULL, 0, NULL, NULL, -1);
+    }
     if (r == -EPIPE) {
         lost_recover(f, fd);
     }
@@ -201,10 +217,8 @@ static ssize_t captured(struct file *f, int fd, const struct iovec *iov, int n, 
     return done;
 }
 
-static ssize_t any_write(struct file *f, int fd, const struct iovec *iov, int n, off_t at) {
-    int64_t begun = shim.config.report ? os_now_ns(CLOCK_MONOTONIC) : 0;
-    sigset_t saved;
-    lock_take(&f->lock, &saved);
+// Under the lock.
+static ssize_t write_once(struct file *f, int fd, const struct iovec *iov, int n, off_t at) {
     file_begin(f, fd);
     ssize_t r = file_known_error(f);
     if (r == 0 && file_is_native(f)) {
@@ -222,6 +236,17 @@ static ssize_t any_write(struct file *f, int fd, const struct iovec *iov, int n,
         } else if (len > 0) {
             f->failed = r < len;
         }
+    }
+    return r;
+}
+
+static ssize_t any_write(struct file *f, int fd, const struct iovec *iov, int n, off_t at) {
+    int64_t begun = shim.config.report ? os_now_ns(CLOCK_MONOTONIC) : 0;
+    sigset_t saved;
+    lock_take(&f->lock, &saved);
+    ssize_t r = write_once(f, fd, iov, n, at);
+    if (made_room(r)) {
+        r = write_once(f, fd, iov, n, at);
     }
     lock_drop(&f->lock, &saved);
     if (begun) {

@@ -46,8 +46,8 @@ void lock_take(struct lock *l, sigset_t *saved);
 bool lock_try(struct lock *l, sigset_t *saved);
 void lock_drop(struct lock *l, const sigset_t *saved);
 
-/** For waits that may be long while a lock is held: lets a signal through that would end the process (SIGTERM, SIGINT ...
- *  with no handler). Those with a handler wait until the lock is dropped, as they do behind a write to a slow disk. */
+/** For waits that may be long while a lock is held: lets a signal through that would end the process (SIGTERM, SIGINT
+ *  ... with no handler). Those with a handler wait until the lock is dropped, as behind a write to a slow disk. */
 void guard_let_die(void);
 
 #endif

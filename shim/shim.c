@@ -10,6 +10,7 @@
 #include "client.h"
 #include "file.h"
 #include "hook_stdio.h"
+#include "lost.h"
 #include "namecalls.h"
 #include "real.h"
 #include "report.h"
@@ -110,6 +111,9 @@ void shim_leave(bool flush) {
         client_report_failures();
         client_leave(shim.config.exit == EXIT_WAIT && !shim.forked, &leave);
         client_report_failures();
+    }
+    if (lost_error() < 0) { // no close or fsync came after the loss: the end of the process says it
+        log_error("closed files were lost: %s", log_errno(EIO));
     }
     report_print(&leave);
     guard_depth--;

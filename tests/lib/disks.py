@@ -103,35 +103,31 @@ class BrokenFS(LoopFS):
         super().__init__(name, mib, **kw)
 
     def prepare_image(self):
-        """Makes holes of the free blocks, and puts the faulty server in front of the image."""
+        """Puts the faulty server, which is told which blocks are free, in front of the image."""
         self.backing = self.image + ".backing"
         os.rename(self.image, self.backing)
-        for line in sh("dumpe2fs", self.backing).splitlines():
-            if line.strip().startswith("Free blocks:"):
-                for r in line.split(":", 1)[1].replace(",", " ").split():
-                    a, _, b = r.partition("-")
-                    n = int(b or a) - int(a) + 1
-                    sh("fallocate", "-p", "-o", str(int(a) * 4096), "-l", str(n * 4096), self.backing)
+        free = os.path.join(self.dir, "free")
+        with open(free, "w") as f:
+            for line in sh("dumpe2fs", self.backing).splitlines():
+                if line.strip().startswith("Free blocks:"):
+                    for r in line.split(":", 1)[1].replace(",", " ").split():
+                        a, _, b = r.partition("-")
+                        f.write("%d %d\n" % (int(a), int(b or a) - int(a) + 1))
         self.control = os.path.join(self.dir, "control")
         self.front = os.path.join(self.dir, "front")
         os.makedirs(self.front)
         self.faults()
-        self.server = subprocess.Popen([victim("faulty"), self.front, self.backing, self.control])
+        self.server = subprocess.Popen([victim("faulty"), self.front, self.backing, self.control, free])
         self.image = os.path.join(self.front, "image")
         atexit.register(self.free)
         eventually("the faulty disk", lambda: os.path.exists(self.image) or self.server.poll() is not None)
         if self.server.poll() is not None:
             raise Skip("no FUSE mount here")
 
-    def make(self, mkfs):
-        with open(self.image, "r+b") as f:
-            os.posix_fallocate(f.fileno(), 0, os.path.getsize(self.image))
-        super().make(("-E", "nodiscard,lazy_itable_init=0,lazy_journal_init=0") + tuple(mkfs))
-
-    def faults(self, err=0, delay_ms=0):
-        """From now on every write to a new data block fails with `err` (0: succeeds), `delay_ms` after it arrived."""
+    def faults(self, err=0, hold_ms=0):
+        """From now on writes to new data blocks fail with `err` (0: succeed), and none ends within `hold_ms`."""
         with open(self.control, "w") as f:
-            f.write("%-8d %-8d" % (err, delay_ms))
+            f.write("%-8d %-16d" % (err, time.monotonic() * 1000 + hold_ms if hold_ms else 0))
 
     def free(self):
         if self.server is None:
@@ -145,6 +141,38 @@ class BrokenFS(LoopFS):
         self.server = None
         with contextlib.suppress(OSError):
             os.unlink(self.backing)
+
+
+class SlowGroup:
+    """A blkio cgroup (v1) in which writes to the device of `fs` are slow: processes are moved into it."""
+
+    def __init__(self, name, fs, bps):
+        need_root()
+        self.path = "/sys/fs/cgroup/blkio/fastckpt-test-%d-%s" % (os.getpid(), name)
+        if not os.path.exists("/sys/fs/cgroup/blkio/blkio.throttle.write_bps_device"):
+            raise Skip("no blkio controller (cgroup v1)")
+        os.mkdir(self.path)
+        atexit.register(self.remove)
+        self.key = "%d:%d" % (os.major(os.stat(fs.loop).st_rdev), os.minor(os.stat(fs.loop).st_rdev))
+        self.limit(bps)
+
+    def limit(self, bps):
+        with open(self.path + "/blkio.throttle.write_bps_device", "w") as f:
+            f.write("%s %d" % (self.key, bps))
+
+    def take(self, pid):
+        with open(self.path + "/cgroup.procs", "w") as f:
+            f.write(str(pid))
+
+    def remove(self):
+        for _ in range(50):
+            try:
+                os.rmdir(self.path)
+                return
+            except FileNotFoundError:
+                return
+            except OSError:
+                time.sleep(0.1)
 
 
 class Cgroup:

@@ -109,7 +109,7 @@ def broken(name, who, io, fn):
 
 def eio_after_close(fs, box):
     old_save(box)
-    fs.faults(errno.EIO, 200)
+    fs.faults(errno.EIO, 3000)
     r = box.run([SAVER, "-p", "m.pt", "-s", "24M", "-n", "1", "-F", "2"], timeout=90)
     assert "closed 2 m.pt" in r.out, "not after close: %r" % r
     told = [l for l in r.messages() if "m.pt" in l and "Input/output error" in l]
@@ -143,7 +143,7 @@ def eio_then_delete(fs, box):
     """What is behind a failed save: deletions and replacements are not carried out."""
     old_save(box, "ck-1.pt")
     old_save(box, "latest", "8K")
-    fs.faults(errno.EIO, 100)
+    fs.faults(errno.EIO, 1000)
     r = box.ops("o:0:wct:644:ck-2.pt", "W:0:24M:2", "c:0", "o:1:wct:644:latest", "W:1:2:3", "c:1", "u:ck-1.pt",
                 timeout=90)
     box.wait()
@@ -154,7 +154,7 @@ def eio_then_delete(fs, box):
 
 def eio_kill_in_fsync(fs, box):
     old_save(box)
-    fs.faults(errno.EIO, 250)
+    fs.faults(errno.EIO, 1200)
     p = box.start([SAVER, "-p", "m.pt", "-s", "24M", "-n", "1", "-F", "2", "-f"])
     eventually("begin", lambda: p.stdout.readline())
     time.sleep(0.4)

@@ -13,7 +13,7 @@ import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
 from fc import *  # noqa: E402,F403
-from disks import LoopFS  # noqa: E402
+from disks import LoopFS, SlowGroup  # noqa: E402
 from kills import SAVER, Counter, Said, check_history, pending, rotated  # noqa: E402
 
 KEEP = 2
@@ -119,7 +119,46 @@ def job_and_engine():
         fs.free()
 
 
+def fenced(name, **config):
+    """Writes of a dead engine that the kernel carries out later: this engine is slow, the one after it is fast, and
+    uses the same chunks for other bytes meanwhile. Returns what is wrong with the files in the end."""
+    fs = LoopFS(name + "-fs", 700)
+    box = Box(name, base=os.path.join(fs.at, "b"), io="uring", STAGING="64M", **config)
+    slow = SlowGroup(name, fs, 6 * MIB)
+    wrong = []
+    try:
+        for k in range(3):
+            p = box.start([SAVER, "-p", "k%d-%%d.pt" % k, "-s", "20M", "-n", "8"])
+            s = eventually("an engine", box.status)
+            slow.take(s["engine_pid"])
+            said = Said(p)
+            eventually("something in flight", lambda: said.closed >= 1 and pending(box.status()))
+            time.sleep(0.3)
+            os.kill(s["engine_pid"], 9)
+            assert p.wait(60) == 0, p.stderr.read()
+            box.wait()
+        slow.limit(0)
+        time.sleep(0.5)
+        box.wait()
+        os.sync()
+        sh("sh", "-c", "echo 1 > /proc/sys/vm/drop_caches")
+        for path, got in check_saves(os.path.join(box.d, n) for n in os.listdir(box.d)).items():
+            if got != ("whole", int(path[:-3].rsplit("-", 1)[1])):
+                wrong.append("%s %s" % (os.path.basename(path), got))
+        assert len(os.listdir(box.d)) == 24, os.listdir(box.d)
+    finally:
+        box.close()
+        fs.free()
+        slow.remove()
+    return wrong
+
+
+def fence():
+    wrong = fenced("fence")
+    assert not wrong, wrong
+
+
 if __name__ == "__main__":
     run_cases([("engine-%s-%s" % (w, io), lambda w=w, io=io: engine_alone(w, io))
                for w, io in (("root", "uring"), ("user", "threads"))] +
-              [("engine_fsync", engine_fsync), ("job_and_engine", job_and_engine)])
+              [("engine_fsync", engine_fsync), ("job_and_engine", job_and_engine), ("fence", fence)])

@@ -49,14 +49,14 @@ def check_clone(clone, fs, at, said, fsync):
         umount(at)
 
 
-def cuts(name, fs_type, n, fsync, io, shim=True):
+def cuts(name, fs_type, n, fsync, io, shim=True, **config):
     """Makes n counting cuts; returns the verdicts (None or what was wrong) for a canary."""
     rng = random.Random(name)
     need_disk(4000)
     host = LoopFS(name + "-host", 2500, fs="xfs")
     fs = LoopFS("disk", 640, fs=fs_type, base=host.at,
                 options="commit=1" if fs_type == "ext4" else "defaults")
-    box = Box(name, base=os.path.join(fs.at, "b"), io=io, STAGING="128M")
+    box = Box(name, base=os.path.join(fs.at, "b"), io=io, STAGING="128M", **config)
     wrong, counted, tried, lasts = [], 0, 0, []
     fs.throttle(120 * MIB)
     ps, said = savers(box, fsync, shim)
@@ -100,7 +100,8 @@ def canary():
     assert cuts("canary", "ext4", 5, False, None, shim=False), "natively five cuts found nothing wrong"
 
 
-run_cases([("canary", canary),
-           ("ext4-uring", lambda: shimmed("ext4-uring", "ext4", 5, False, "uring")),
-           ("ext4-threads-fsync", lambda: shimmed("ext4-threads-fsync", "ext4", 5, True, "threads")),
-           ("xfs-uring-fsync", lambda: shimmed("xfs-uring-fsync", "xfs", 3, True, "uring"))])
+if __name__ == "__main__":
+    run_cases([("canary", canary),
+               ("ext4-uring", lambda: shimmed("ext4-uring", "ext4", 5, False, "uring")),
+               ("ext4-threads-fsync", lambda: shimmed("ext4-threads-fsync", "ext4", 5, True, "threads")),
+               ("xfs-uring-fsync", lambda: shimmed("xfs-uring-fsync", "xfs", 3, True, "uring"))])

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 //
-// Proves: extents_add keeps a sorted list of disjoint ranges that do not touch and that name exactly the bytes that were
-// added, and leaves the list alone when it has no room. How: the corner cases by hand, then random additions against a
-// map of bytes. Cannot see: whether the copy that belongs to an extent was made (test of held.c by whole programs).
+// Proves: extents_add keeps a sorted list of disjoint ranges that do not touch and that name exactly the bytes that
+// were added, and leaves the list alone when it has no room. How: the corner cases by hand, then random additions
+// against a map of bytes. Cannot see: whether the copy that belongs to an extent was made (whole programs show that).
 
 #include <criterion/criterion.h>
 

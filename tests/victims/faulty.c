@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: MIT
 //
 // faulty: a FUSE file system with one file, "image", kept in BACKING. A loop device over it is a disk that fails on
-// demand: CONTROL holds "ERRNO DELAY_MS"; with an ERRNO, a write to a part of the image that was never written (a hole:
-// a free block of the file system on it) fails with it, while all older blocks, its metadata, go on working.
-//   faulty MOUNTPOINT BACKING CONTROL      (runs until it is unmounted)
+// demand. CONTROL holds "ERRNO MS": until the monotonic clock shows MS, nothing is written; and with an ERRNO, a write
+// to a block that is in FREE (lines "FIRST COUNT", of 4 KiB) and was not written yet fails with it. All other blocks go
+// on working, and so do writes below 16 KiB: they may be metadata, whose loss makes the file system read-only.
+//   faulty MOUNTPOINT BACKING CONTROL FREE      (runs until it is unmounted)
 
 #define _GNU_SOURCE
 #include <errno.h>
@@ -18,9 +19,12 @@
 #include <time.h>
 #include <unistd.h>
 
-#define BUF (2 << 20)
+#define BUF   (2 << 20)
+#define SMALL 16384
 
 static int dev, backing, control;
+static unsigned char *unwritten; // one a block
+static size_t blocks;
 
 static void answer(const struct fuse_in_header *in, int err, const void *body, size_t len) {
     struct fuse_out_header out = {(unsigned)(sizeof out + len), err, in->unique};
@@ -43,20 +47,26 @@ static void attributes(struct fuse_attr *a, unsigned long long ino) {
 
 static int fault(unsigned long long off, size_t len) {
     char text[64];
-    int err = 0, delay = 0;
+    int err = 0;
+    long long until = 0;
     ssize_t n = pread(control, text, sizeof text - 1, 0);
     if (n > 0) {
         text[n] = '\0';
         char *end;
         err = (int)strtol(text, &end, 10);
-        delay = (int)strtol(end, NULL, 10);
+        until = strtoll(end, NULL, 10);
     }
-    if (delay) {
-        struct timespec ts = {delay / 1000, delay % 1000 * 1000000L};
-        nanosleep(&ts, NULL);
+    struct timespec ts = {until / 1000, until % 1000 * 1000000L};
+    clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &ts, NULL);
+    if (len < SMALL) {
+        return 0; // may be metadata
     }
-    off_t hole = lseek(backing, (off_t)off, SEEK_HOLE);
-    return err && hole >= 0 && (unsigned long long)hole < off + len ? err : 0;
+    for (size_t b = off / 4096; err && b < blocks && b * 4096 < off + len; b++) {
+        if (unwritten[b]) {
+            return err;
+        }
+    }
+    return 0;
 }
 
 static void do_write(const struct fuse_in_header *in, const struct fuse_write_in *w) {
@@ -64,6 +74,9 @@ static void do_write(const struct fuse_in_header *in, const struct fuse_write_in
     struct fuse_write_out out = {w->size, 0};
     if (!err && pwrite(backing, w + 1, w->size, (off_t)w->offset) != (ssize_t)w->size) {
         err = errno;
+    }
+    for (size_t b = w->offset / 4096; !err && b < blocks && b * 4096 < w->offset + w->size; b++) {
+        unwritten[b] = 0;
     }
     answer(in, -err, &out, err ? 0 : sizeof out);
 }
@@ -142,10 +155,25 @@ static void serve(const struct fuse_in_header *in) {
     }
 }
 
+static void read_free(const char *path) {
+    struct stat st;
+    size_t first, count;
+    FILE *f = fopen(path, "r");
+    fstat(backing, &st);
+    blocks = (size_t)st.st_size / 4096;
+    unwritten = calloc(blocks, 1);
+    while (f && fscanf(f, "%zu %zu", &first, &count) == 2 && first + count <= blocks) {
+        memset(unwritten + first, 1, count);
+    }
+    if (f) {
+        fclose(f);
+    }
+}
+
 int main(int argc, char **argv) {
     static char buf[BUF] __attribute__((aligned(16)));
     char text[128];
-    if (argc < 4) {
+    if (argc < 5) {
         return 2;
     }
     dev = open("/dev/fuse", O_RDWR | O_CLOEXEC);
@@ -156,7 +184,8 @@ int main(int argc, char **argv) {
         perror("faulty");
         return 77;
     }
-    for (;;) {
+    read_free(argv[4]);
+    while (1) {
         ssize_t n = read(dev, buf, sizeof buf);
         if (n < 0 && (errno == EINTR || errno == ENOENT || errno == EAGAIN)) {
             continue;

@@ -1,0 +1,40 @@
+#!/usr/bin/python3
+# SPDX-License-Identifier: MIT
+# run-as: root
+# timeout: 200
+# serial
+#
+# Proves that the power-cut and kill tests can see: an engine built to publish without sync (1), to write again after a
+# restart without fence (2), or to publish before the bytes are there (3) must fail them. How: the same functions with
+# the engine of FASTCKPT_BREAK=n under the ordinary shim. Cannot see faults of other kinds.
+
+import os
+import sys
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+from fc import *  # noqa: E402,F403
+from kill_engine import fenced  # noqa: E402
+from powercut import cuts  # noqa: E402
+
+
+def engine(n):
+    """Builds the engine with fault n, in this test's own directory."""
+    out = os.path.join(TMP, "break-%d" % n)
+    sh("make", "-s", "-j2", "-C", ROOT, "B=" + out, "BREAK=%d" % n, out + "/fastckpt")
+    return out + "/fastckpt"
+
+
+def without_sync():
+    assert cuts("c1", "ext4", 5, False, "uring", ENGINE=engine(1)), "five cuts found nothing wrong"
+
+
+def without_fence():
+    assert fenced("c2", ENGINE=engine(2)), "no foreign bytes were found"
+
+
+def before_the_bytes():
+    assert cuts("c3", "ext4", 5, False, "uring", ENGINE=engine(3)), "five cuts found nothing wrong"
+
+
+run_cases([(f.__name__, f) for f in (without_sync, without_fence, before_the_bytes)])
