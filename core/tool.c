@@ -23,6 +23,7 @@
 
 #define ENGINES_MAX   64
 #define LINE_EVERY_NS 10000000000ll
+#define ANSWER_MS     5000 // an engine that is stopped must not hold `status`
 
 struct link {
     int sock;
@@ -36,6 +37,10 @@ static int ask(const struct link *l, struct msg *m, int *fds, int *nfds) {
         return r;
     }
     int got[MSG_FDS_MAX], n = 0;
+    struct pollfd p = {.fd = l->sock, .events = POLLIN};
+    if (os_poll(&p, 1, ANSWER_MS) == 0) {
+        return -ETIMEDOUT;
+    }
     ssize_t len;
     do {
         len = msg_recv(l->sock, m, got, &n, MSG_CMSG_CLOEXEC);
@@ -140,11 +145,16 @@ static unsigned print_failures(const struct link *l) {
 
 int tool_status(const struct config *c, bool json) {
     uint64_t keys[ENGINES_MAX];
-    int dir = -1, shown = 0;
+    int dir = -1, shown = 0, silent = 0;
     unsigned failed = 0, n = find_engines(c, &dir, keys);
     for (unsigned i = 0; i < n; i++) {
         struct link l = {0};
-        if (link_open(&l, dir, keys[i]) < 0) {
+        int r = link_open(&l, dir, keys[i]);
+        if (r < 0) {
+            if (r == -ETIMEDOUT) {
+                fprintf(stderr, "fastckpt: engine %016lx does not answer: is it stopped?\n", (unsigned long)keys[i]);
+                silent++;
+            }
             continue;
         }
         struct msg m = {.type = MSG_STATUS};
@@ -162,10 +172,10 @@ int tool_status(const struct config *c, bool json) {
     }
     if (!shown && json) {
         print_json(&(struct status){0});
-    } else if (!shown) {
+    } else if (!shown && !silent) {
         printf("no engine is running\n");
     }
-    return failed > 0;
+    return failed > 0 || silent > 0;
 }
 
 // ---- wait
