@@ -36,7 +36,7 @@
     ROW(LOG, log, "error|info|debug", "info", "How much is printed on stderr and in the engine's log.")                \
     ROW(REPORT, report, "0|1", "0", "1: each process prints a summary of its saves at its end.")                       \
     ROW(ASYNC_SHARED, async_shared, "0|1", "0",                                                                        \
-        "In a job of several nodes, on NFS, Lustre and the like: 0: close returns when the file is published, 1: at once.")                                    \
+        "In a job of several nodes on a shared file system, 0: close returns when the file is published, 1: at once.") \
     ROW(RUNTIME_DIR, runtime_dir, "directory", "",                                                                     \
         "Where socket, lock and log of the engine are. Default: /tmp/fastckpt-UID, else /dev/shm/fastckpt-UID.")       \
     ROW(ENGINE, engine, "file", "", "Path of the fastckpt program. Default: beside the library.")                      \

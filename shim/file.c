@@ -340,6 +340,7 @@ static int close_locked(struct file *f, int fd) {
     if (!f->lost && held_hand_over(f) == -EPIPE) {
         lost_recover(f, fd);
     }
+    file_known_error(f); // before the engine hears of the close and lets the slot go
     if (!f->lost && tell_close(f) == -EPIPE) {
         lost_recover(f, fd);
     }

@@ -27,7 +27,8 @@ done
 mknod "$root/dev/null" c 1 3
 
 # One save: sh writes 3 lines by one open; then waits for it and says what it reads back.
-save='i=0; while [ $i -lt 3 ]; do echo line$i; i=$((i+1)); done > /ck/out.pt; /f/fastckpt wait; read -r a < /ck/out.pt; echo "got $a"'
+save='i=0; while [ $i -lt 3 ]; do echo line$i; i=$((i+1)); done > /ck/out.pt; /f/fastckpt wait'
+save="$save; read -r a < /ck/out.pt; echo \"got \$a\""
 try() { # name, what the output must contain
     rm -f "$root/ck/out.pt"
     out=$(FASTCKPT_REPORT=1 FASTCKPT_RUNTIME_DIR=/tmp/rt timeout 20 \
