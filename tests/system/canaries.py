@@ -1,7 +1,7 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: MIT
 # run-as: root
-# timeout: 200
+# timeout: 300
 # serial
 #
 # Proves that the power-cut and kill tests can see: an engine built to publish without sync (1), to write again after a
@@ -30,7 +30,9 @@ def without_sync():
 
 
 def without_fence():
-    assert fenced("c2", ENGINE=engine(2)), "no foreign bytes were found"
+    built = engine(2)
+    # Whether a dead engine's write comes late is chance: several runs, one of which has to show it.
+    assert any(fenced("c2-%d" % i, ENGINE=built) for i in range(5)), "five runs found no foreign bytes"
 
 
 def before_the_bytes():
