@@ -167,7 +167,7 @@ void files_close(struct engine *e, unsigned slot, const struct msg *m) {
     f->close_flags = c->flags;
     f->atime = c->atime;
     f->mtime = c->mtime;
-    f->size_end = max_u64(f->size_end, c->size);
+    f->size_end = c->size > 0 ? c->size : f->size_end; // of what was not settled: before, it may have been truncated
     f->done = 0;
     f->publish = f->publish ? f->publish : m->number;
     f->sync_wanted = max_u64(f->sync_wanted, m->number);
@@ -434,13 +434,22 @@ static void free_client(struct engine *e, unsigned client) {
     e->progress = true;
 }
 
+static bool has_unread(const struct engine *e, unsigned client) {
+    for (unsigned k = 0; k < e->n_inbox; k++) {
+        if (e->p.st->entries[e->inbox[k]].client == client) {
+            return true;
+        }
+    }
+    return false;
+}
+
 void clients_turn(struct engine *e) {
     for (unsigned i = 0; i < e->clients_high; i++) {
         struct client_slot *cl = &e->p.st->clients[i];
         if (!cl->used) {
             continue;
         }
-        if (e->dying[i] && !cl->dead && e->pass > e->dying[i] + 1 && e->n_inbox == 0) {
+        if (e->dying[i] && !cl->dead && e->pass > e->dying[i] + 1 && !has_unread(e, i)) {
             clients_gone(e, i);
         }
         if (cl->dead && !has_files(e, i)) {

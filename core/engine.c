@@ -211,7 +211,12 @@ static bool idle_turn(struct engine *e, int64_t now) {
     if (e->idle_since_ns == 0) {
         e->idle_since_ns = now;
     }
-    return (e->leave_soon || now - e->idle_since_ns > IDLE_LEAVE_NS) && may_leave(e);
+    bool unread = e->p.st->failures_total > e->p.st->failures_shown;
+    int64_t idle = now - e->idle_since_ns;
+    if (unread && idle > IDLE_LEAVE_NS) {
+        e->lend.last_use_ns = 0; // staying for `fastckpt status` takes no memory
+    }
+    return (e->leave_soon || idle > (unread ? IDLE_FAILED_NS : IDLE_LEAVE_NS)) && may_leave(e);
 }
 
 static bool keeper_is_gone(const struct engine *e) {

@@ -14,7 +14,8 @@
 #include "commit.h"
 #include "lend.h"
 
-#define IDLE_LEAVE_NS (10ll * 1000000000) // without clients and work, the pair leaves after this
+#define IDLE_LEAVE_NS  (10ll * 1000000000)   // without clients and work, the pair leaves after this
+#define IDLE_FAILED_NS (3600ll * 1000000000) // ... and after this if nobody has read of failures yet
 
 struct engine {
     struct pair p;

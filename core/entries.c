@@ -232,7 +232,8 @@ static enum verdict do_lend(struct engine *e, struct entry *en) {
     }
     l->state = f->state == FILE_OPEN ? NAME_OPEN : NAME_PENDING;
     l->client = f->client;
-    l->size = f->size_end;
+    // What is settled may have been truncated since: the kernel knows.
+    l->size = writer_settled(&e->writer, slot, en->msg.number) ? 0 : f->size_end;
     bool times = f->state == FILE_CLOSED && (f->size_end > 0 || f->close_flags & CLOSE_TIMES);
     l->mtime = times ? f->mtime : (struct timespec){0};
     en->msg.file = f->id;
