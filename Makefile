@@ -7,6 +7,7 @@
 #   make check [T=word]   everything, or tests with word  make tidy        rules of style and structure
 #   make check-asan       with sanitizers (build-asan)    make bench       build/bench.json
 #   make check-long       hours: KILLS= CUTS= SEED=       make demo        a save with and without, side by side
+#   make check-python     CPython's own tests; AS=root
 #   make BREAK=n ...      a canary, in build-break-n
 
 CC      ?= gcc
@@ -26,7 +27,7 @@ SAN     := $(if $(ASAN),-fsanitize=address$(comma)undefined -fno-omit-frame-poin
 # The core modules that the preloaded library needs. The rest of core is the engine's.
 SHIM_CORE := log os config path protocol runtime staging
 # Modules of the shim without hooks or process state: unit tests may link them.
-SHIM_PURE := policy extents
+SHIM_PURE := policy extents shared
 
 CORE_SRC  := $(wildcard core/*.c)
 SHIM_SRC  := $(wildcard shim/*.c)
@@ -41,7 +42,7 @@ VICTIMS := $(patsubst tests/victims/%.c,$(B)/victims/%,$(wildcard tests/victims/
            $(patsubst tests/victims/%.cc,$(B)/victims/%,$(wildcard tests/victims/*.cc))
 UNIT    := $(patsubst tests/unit/%.c,$(B)/unit/%,$(wildcard tests/unit/test_*.c))
 
-.PHONY: all built tests check check-asan check-long demo bench tidy unit clean FORCE
+.PHONY: all built tests check check-asan check-long check-python demo bench tidy unit clean FORCE
 .DELETE_ON_ERROR:
 .SECONDARY:
 
@@ -68,6 +69,11 @@ check-long:
 	@$(MAKE) --no-print-directory tests
 	KILLS=$(KILLS) CUTS=$(CUTS) SEED=$(SEED) tests/run --build $(B) --long $(T)
 
+check-python:
+	@scripts/setup build check-python
+	@$(MAKE) --no-print-directory built
+	scripts/check-python $(B) $(T)
+
 demo:
 	@scripts/setup build demo
 	@$(MAKE) --no-print-directory built
@@ -75,7 +81,7 @@ demo:
 
 bench:
 	@scripts/setup build bench
-	@$(MAKE) --no-print-directory built
+	@$(MAKE) --no-print-directory built $(filter $(B)/victims/bench_%,$(VICTIMS))
 	scripts/bench $(B)
 
 tidy:

@@ -16,11 +16,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
-#include <sys/vfs.h>
 #include <unistd.h>
 
-#define EXT4_MAGIC 0xEF53
-#define XFS_MAGIC  0x58465342
 #define FDS_SPARE  16 // descriptors kept free for sockets, questions and directories
 
 static struct file_slot *slot_file(struct engine *e, unsigned slot) {
@@ -53,23 +50,6 @@ void files_rebuild(struct engine *e) {
 }
 
 // ---- Open
-
-/** Our own description of the inode: a write error is told once per description, and direct writes need O_DIRECT. */
-static int own_description(const struct config *c, int fd, bool followed, uint32_t *direct, bool *ret_ours) {
-    char path[64];
-    log_format(path, sizeof path, "/proc/self/fd/%d", fd);
-    struct statfs s;
-    bool can = !followed && c->direct == DIRECT_AUTO && OS_CALL(SYS_fstatfs, fd, &s, 0, 0, 0, 0) == 0 &&
-               (s.f_type == EXT4_MAGIC || s.f_type == XFS_MAGIC);
-    int own = can ? os_openat(AT_FDCWD, path, O_RDWR | O_DIRECT | O_NONBLOCK, 0) : -EINVAL;
-    *direct = own >= 0;
-    static const int modes[] = {O_RDWR, O_WRONLY, O_RDONLY};
-    for (size_t i = 0; own < 0 && i < ARRAY_LEN(modes); i++) {
-        own = os_openat(AT_FDCWD, path, modes[i] | O_NONBLOCK, 0);
-    }
-    *ret_ours = own >= 0;
-    return own < 0 ? os_fcntl(fd, F_DUPFD, 3) : own; // 0000 files: then both are one description
-}
 
 /** The slot of a file opened already, before a restart; or -ENOENT. */
 static int opened_before(struct engine *e, uint64_t number) {
@@ -108,7 +88,7 @@ int files_open(struct engine *e, const struct entry *en) {
     struct file_slot *f = slot_file(e, (unsigned)slot);
     memset(f, 0, offsetof(struct file_slot, name));
     bool followed = o->flags & OPEN_FOLLOWED, ours;
-    f->fd_own = own_description(&e->p.st->config, en->fds[0], followed, &f->direct, &ours);
+    f->fd_own = files_description(&e->p.st->config, en->fds[0], followed, &f->direct, &ours);
     if (f->fd_own < 0) {
         return f->fd_own;
     }
@@ -184,8 +164,12 @@ void files_done(struct engine *e, unsigned slot) {
     if (f->state == FILE_CLOSED && (f->done || f->error || f->dropped)) {
         files_release(e, slot);
     } else if (f->state == FILE_OPEN && f->done && !(f->flags & OPEN_FOLLOWED)) {
-        f->flags |= OPEN_FOLLOWED; // published by an fsync: native from now on, synced again at its close
-        state_close_fd(&f->fd_prog);
+        if (f->shared) {
+            files_part_from_program(e, f);
+        } else {
+            f->flags |= OPEN_FOLLOWED; // published by an fsync: native from now on, synced again at its close
+            state_close_fd(&f->fd_prog);
+        }
         names_put(&e->p, slot, NAME_FOLLOWED);
     }
 }
@@ -394,7 +378,7 @@ void clients_gone(struct engine *e, unsigned client) {
         if (f->state != FILE_OPEN || f->client != client) {
             continue;
         }
-        if (cl->exec || cl->leaving || f->flags & OPEN_FOLLOWED || f->linked) {
+        if (cl->exec || cl->leaving || f->flags & OPEN_FOLLOWED || f->linked || f->log) {
             struct msg m = {.number = number_draw(e->p.numbers), .u.close.flags = CLOSE_SPAWNED};
             m.u.close.mtime.tv_nsec = m.u.close.atime.tv_nsec = UTIME_OMIT;
             files_close(e, i, &m);

@@ -46,7 +46,8 @@ void commit_publish(struct commit *c, unsigned slot, uint64_t number) {
     struct file_slot *f = slot_file(c, slot);
     if (c->run[slot].queued) {
         if (f->publish <= number) {
-            return; // an fsync that publishes was first: its place holds, the end is the same
+            commit_sync(c, slot, number); // an fsync that publishes was first: its place holds, the end is the same
+            return;
         }
         remove_from(c->queue, &c->n_queue, slot);
     }

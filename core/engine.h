@@ -88,4 +88,12 @@ bool files_any(const struct engine *e);
 /** The free slots; before the first client is heard. */
 void files_rebuild(struct engine *e);
 
+// engine_fd.c
+/** Our own description of the inode: a write error is told once per description, and direct writes need O_DIRECT.
+ *  `*ret_ours`: it is one, and not the program's. */
+int files_description(const struct config *c, int fd, bool followed, uint32_t *direct, bool *ret_ours);
+/** A lock lasts as long as any descriptor of its description: the program's becomes one of ours, under the same number,
+ *  which jobs may be using. */
+void files_part_from_program(struct engine *e, const struct file_slot *f);
+
 #endif

@@ -52,7 +52,8 @@ void entries_reply(struct engine *e, unsigned conn, struct msg *m, int result, c
 
 static enum verdict answer(struct engine *e, struct entry *en, int result, const int *fds, int nfds) {
     bool same = e->p.st->conns[en->conn].client == en->client;
-    if (same && !en->canceled) {
+    bool quiet = en->msg.type == MSG_SYNC && en->msg.scope & SYNC_QUIET;
+    if (same && !en->canceled && !quiet) {
         entries_reply(e, en->conn, &en->msg, result, fds, nfds);
     }
     return DONE;
@@ -170,15 +171,35 @@ static enum verdict do_settle(struct engine *e, struct entry *en) {
     return say(e, en, f->error);
 }
 
+static struct file_slot *find_inode(struct engine *e, int fd) {
+    struct stat s;
+    if (fd <= 0 || os_fstat(fd, &s) < 0) {
+        return NULL;
+    }
+    for (unsigned i = 0; i < e->files_high; i++) {
+        struct file_slot *f = &e->p.st->files[i];
+        if (f->state == FILE_OPEN && f->ino == s.st_ino && f->dev == s.st_dev) {
+            return f;
+        }
+    }
+    return NULL;
+}
+
 static enum verdict do_sync(struct engine *e, struct entry *en) {
-    struct file_slot *f = files_find(e, &en->msg);
-    if (!f || f->client != en->client) {
+    bool inode = en->msg.scope & SYNC_INODE;
+    struct file_slot *f = inode ? find_inode(e, en->fds[0]) : files_find(e, &en->msg);
+    if (!f || (f->client != en->client && !inode)) {
         return say(e, en, f ? -ESTALE : 0);
     }
     unsigned slot = (unsigned)(f - e->p.st->files);
     bool publish = en->msg.scope & SYNC_PUBLISH && !(f->flags & OPEN_FOLLOWED) && !f->dropped;
+    f->log |= (en->msg.scope & SYNC_LOG) != 0;
+    if (en->msg.scope & SYNC_LOG && !publish) {
+        return say(e, en, 0); // it replaces an older file: its name moves at close
+    }
     if (en->state == ENTRY_RECORDED && !f->error) {
         if (publish && !f->linked) {
+            f->shared |= f->client != en->client;
             f->close_flags |= en->msg.scope & SYNC_SPAWNED ? CLOSE_SPAWNED : 0;
             commit_publish(&e->commit, slot, en->msg.number);
         } else {

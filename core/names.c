@@ -27,6 +27,10 @@ void names_put(struct pair *p, unsigned slot, enum name_state s) {
                 break;
             }
         } else if ((w & NAME_HASH_MASK) == hash) {
+            const struct file_slot *there = &p->st->files[name_word_file(w) % FILES_MAX];
+            if (there->state != FILE_FREE && there->id > p->st->files[slot].id) {
+                return; // a newer file of this name: the old one's close does not hide it
+            }
             atomic_store_explicit(&t->names[at], name_word(hash, s, slot), memory_order_release);
             return;
         }

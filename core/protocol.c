@@ -120,7 +120,7 @@ static bool check_body(const struct msg *m) {
     case MSG_LEND:
         return !(m->u.lend.flags & ~(uint32_t)LEND_SETTLE) && component(m->u.lend.name);
     case MSG_SYNC:
-        return !(m->scope & ~(SYNC_PUBLISH | SYNC_SPAWNED));
+        return !(m->scope & ~(SYNC_PUBLISH | SYNC_SPAWNED | SYNC_QUIET | SYNC_LOG | SYNC_INODE));
     case MSG_WAIT:
         return m->scope <= WAIT_CLIENT;
     case MSG_STATUS:

@@ -55,7 +55,10 @@ enum { CLOSE_SPAWNED = 1,      // this client started a process while the file w
        CLOSE_TIMES = 2,        // the program set the times itself
        CLOSE_ABORT = 4 };      // do not publish: the client met an error that it has reported to the program
 enum { SYNC_PUBLISH = 1,       // publish now and go on natively (release)
-       SYNC_SPAWNED = 2 };     // as CLOSE_SPAWNED
+       SYNC_SPAWNED = 2,       // as CLOSE_SPAWNED
+       SYNC_QUIET = 4,         // not answered: nobody waits
+       SYNC_INODE = 16,        // of the file that the descriptor is of, whoever captured it: it goes on being captured
+       SYNC_LOG = 8 };         // it is a log (design 4): published as it stands when its process dies
 enum { LEND_SETTLE = 1 };      // content will be read: settle first
 enum wait_scope { WAIT_ALL, WAIT_DIR, WAIT_CLIENT };
 

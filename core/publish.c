@@ -66,7 +66,7 @@ static bool is_our_inode(const struct file_slot *f, const char *name) {
 
 static int replace(const struct file_slot *f) {
     char tmp[32];
-    log_format(tmp, sizeof tmp, ".fastckpt-%016lx", (unsigned long)fnv1a(FNV1A_INIT, f->name, strlen(f->name)));
+    log_format(tmp, sizeof tmp, ".fastckpt-%lx", (unsigned long)fnv1a(FNV1A_INIT, f->name, strlen(f->name)));
     // The hidden name is the same each time, so what a power cut leaves between the two steps goes with the next save.
     int r = io_calls.link_fd(f->fd_own, f->fd_dir, tmp);
     if (r == -EEXIST) {

@@ -77,6 +77,8 @@ struct file_slot {
     uint32_t linked;           // the name points to this inode
     uint32_t done;             // link and directory are durable
     uint32_t dropped;          // the name was deleted: never published
+    uint32_t log;              // SYNC_LOG
+    uint32_t shared;           // SYNC_INODE: linked for another process, its own does not know
     uint32_t counted;          // among its client's pending files (tables.h)
     uint32_t direct;           // direct writes work here (ext4, xfs)
     uint32_t close_flags;      // CLOSE_*

@@ -9,10 +9,12 @@
 #include "../core/os.h"
 #include "../core/path.h"
 #include "fdtable.h"
+#include "lost.h"
 #include "namecalls.h"
 #include "own.h"
 #include "report.h"
 #include "shadow.h"
+#include "shared.h"
 
 #include <dlfcn.h>
 #include <errno.h>
@@ -34,24 +36,51 @@ enum class { CLASS_NATIVE, CLASS_FOLLOW, CLASS_SHADOW };
 
 static enum class classify(int flags) {
     bool excl = (flags & O_CREAT) && (flags & O_EXCL);
-    if (flags & (O_DIRECT | O_DSYNC | O_SYNC | O_PATH | O_DIRECTORY | __O_TMPFILE | O_ASYNC)){return CLASS_NATIVE;}
-return (flags & O_ACCMODE) == O_WRONLY && (flags & O_TRUNC) && !(flags & O_APPEND) && !excl ? CLASS_SHADOW
-                                                                                            : CLASS_FOLLOW;
+    if (flags & (O_DIRECT | O_DSYNC | O_SYNC | O_PATH | O_DIRECTORY | __O_TMPFILE | O_ASYNC)) {
+        return CLASS_NATIVE;
+    }
+    return (flags & O_ACCMODE) == O_WRONLY && (flags & O_TRUNC) && !(flags & O_APPEND) && !excl ? CLASS_SHADOW
+                                                                                                : CLASS_FOLLOW;
+}
+
+// Where the program opens files from, as text: dladdr looks at every symbol of a library. Written once, never replaced:
+// a library that is closed and another at its place would be named wrongly, in a line for people.
+#define SITES_MAX 64
+static struct site {
+    _Atomic(const void *) taken; // the caller whose text it will have
+    _Atomic bool ready;
+    char text[128];
+} sites[SITES_MAX];
+
+static void look_up_caller(const void *caller, char *buf, size_t cap) {
+    Dl_info info = {0};
+    if (dladdr(caller, &info) != 0 && info.dli_fname != NULL) {
+        log_format(buf, cap, "%s+0x%lx", path_base(info.dli_fname),
+                   (unsigned long)((const char *)caller - (const char *)info.dli_fbase));
+    } else {
+        log_format(buf, cap, "0x%lx", (unsigned long)caller);
+    }
 }
 
 // "libtorch_cpu.so+0x1234 (pid 77)": addr2line's input.
 static void describe_caller(const void *caller, char *buf, size_t cap) {
-    Dl_info info = {0};
-    if (caller != NULL && dladdr(caller, &info) != 0 && info.dli_fname != NULL) {
-        log_format(buf, cap, "%s+0x%lx (pid %d)", path_base(info.dli_fname),
-                   (unsigned long)((const char *)caller - (const char *)info.dli_fbase), os_getpid());
+    struct site *s = &sites[((uintptr_t)caller >> 2) % SITES_MAX];
+    char text[sizeof s->text];
+    const void *none = NULL;
+    if (atomic_load_explicit(&s->ready, memory_order_acquire) && s->taken == caller) {
+        memcpy(text, s->text, sizeof text);
     } else {
-        log_format(buf, cap, "0x%lx (pid %d)", (unsigned long)caller, os_getpid());
+        look_up_caller(caller, text, sizeof text);
+        if (caller != NULL && atomic_compare_exchange_strong(&s->taken, &none, caller)) {
+            memcpy(s->text, text, sizeof text);
+            atomic_store_explicit(&s->ready, true, memory_order_release);
+        }
     }
+    log_format(buf, cap, "%s (pid %d)", text, shim.pid);
 }
 
-// Tells the engine of `fd` and enters it. 0, or an error: it is the caller's, as it was.
-static int enlist(const struct place *p, const struct request *rq, int fd, const struct shadow *s) {
+// Tells the engine of `fd` and enters it; may take p->dir. 0, or an error: all is the caller's, as it was.
+static int enlist(struct place *p, const struct request *rq, int fd, const struct shadow *s) {
     struct stat st;
     struct file *f = fd < FDTABLE_MAX && os_fstat(fd, &st) == 0 ? file_new() : NULL;
     if (f == NULL) {
@@ -78,17 +107,20 @@ static int enlist(const struct place *p, const struct request *rq, int fd, const
     f->dev = st.st_dev;
     f->ino = st.st_ino;
     f->followed = s == NULL;
+    f->must_wait = s != NULL && !shim.config.async_shared && shared_must_wait(p->dir);
     f->replaces = s != NULL && s->replaces;
     f->spawned_at = atomic_load(&shim.spawned);
-    f->opened_ns = os_now_ns(CLOCK_MONOTONIC);
-    file_set_name(f, p->dir, p->name, s != NULL && s->hidden[0] ? s->hidden : NULL);
+    file_set_name(f, p->name, s != NULL && s->hidden[0] ? s->hidden : NULL);
+    if (s != NULL && lost_keep_dir(f, p->dir, p->dev, p->ino)) {
+        p->dir = -1;
+    }
     fd_enter(fd, f);
     report_keep_stderr();
     return 0;
 }
 
 // Follows a file opened natively, if it is the regular file under its name.
-static void follow(const struct place *p, const struct request *rq, int fd) {
+static void follow(struct place *p, const struct request *rq, int fd) {
     struct stat st, named;
     if (os_fstat(fd, &st) == 0 && S_ISREG(st.st_mode) && !shadow_useless_fs(p->dir) &&
         os_fstatat(p->dir, p->name, &named, AT_SYMLINK_NOFOLLOW) == 0 && named.st_dev == st.st_dev &&
@@ -112,7 +144,7 @@ static int native(const struct place *p, const struct request *rq) {
     return r < 0 ? r : CAPTURE_NATIVE;
 }
 
-static int open_followed(const struct place *p, const struct request *rq) {
+static int open_followed(struct place *p, const struct request *rq) {
     struct stat st;
     int r = os_fstatat(p->dir, p->name, &st, AT_SYMLINK_NOFOLLOW);
     if (r == 0 && !S_ISREG(st.st_mode)) {
@@ -129,8 +161,14 @@ static int open_followed(const struct place *p, const struct request *rq) {
     return fd;
 }
 
+// An empty file that is there already is somebody's lock: it holds nothing whose order matters.
+static bool is_lock(const struct place *p) {
+    struct stat st;
+    return os_fstatat(p->dir, p->name, &st, AT_SYMLINK_NOFOLLOW) == 0 && S_ISREG(st.st_mode) && st.st_size == 0;
+}
+
 // `base`: the pending inode of this name, if there is one (fd -1: none).
-static int open_shadow(const struct place *p, const struct request *rq, const struct lent *base, uint64_t word) {
+static int open_shadow(struct place *p, const struct request *rq, const struct lent *base, uint64_t word) {
     struct shadow s;
     if (shadow_useless_fs(p->dir)) {
         return native(p, rq);
@@ -138,7 +176,7 @@ static int open_shadow(const struct place *p, const struct request *rq, const st
     int r = shadow_make(p, base->fd, rq->flags, rq->mode, &s);
     if (r == SHADOW_NATIVE) {
         r = names_clear(word); // a pending file of this name first, then over it
-        return r < 0 ? r : native(p, rq);
+        return r < 0 ? r : is_lock(p) ? native(p, rq) : open_followed(p, rq);
     }
     if (r < 0) {
         return r;
@@ -152,7 +190,8 @@ static int open_shadow(const struct place *p, const struct request *rq, const st
 
 // A name that is captured already. Open: the same inode again, by a native open: ours becomes the kernel's, another
 // process's is lent. Closed and pending: a new shadow that takes after it. True: *r is the result.
-static bool open_again(const struct place *p, enum class class, uint64_t word, struct lent *base, int *r) {
+static bool open_again(struct place *p, const struct request *rq, enum class class, uint64_t word,
+                       struct lent *base, int *r) {
     if (class == CLASS_SHADOW && names_own(word) == NULL && names_lend_place(p, word, false, base) == 0) {
         if (base->pending) {
             return false;
@@ -165,11 +204,17 @@ static bool open_again(const struct place *p, enum class class, uint64_t word, s
     if (*r == 0 && !ours) {
         return false; // published by now
     }
-    *r = *r < 0 ? *r : CAPTURE_NATIVE;
+    *r = *r < 0 ? *r : ours && class != CLASS_NATIVE ? open_followed(p, rq) : CAPTURE_NATIVE;
     return true;
 }
 
-static int open_matched(const struct place *p, const struct request *rq) {
+// The program has this inode open already, under whichever name: another inode in its place would part them.
+static bool held_open(const struct place *p) {
+    struct stat st;
+    return os_fstatat(p->dir, p->name, &st, AT_SYMLINK_NOFOLLOW) == 0 && file_by_inode(st.st_dev, st.st_ino) != NULL;
+}
+
+static int open_matched(struct place *p, const struct request *rq) {
     enum class class = classify(rq->flags);
     struct lent base = {.fd = -1};
     int r = client_connect();
@@ -178,11 +223,11 @@ static int open_matched(const struct place *p, const struct request *rq) {
     }
     uint64_t word = names_word(p);
     enum name_state state = word != 0 ? name_word_state(word) : NAME_NONE;
-    if ((state == NAME_OPEN || state == NAME_PENDING) && open_again(p, class, word, &base, &r)) {
+    if ((state == NAME_OPEN || state == NAME_PENDING) && open_again(p, rq, class, word, &base, &r)) {
         return r;
     }
-    if (class == CLASS_SHADOW && state == NAME_FOLLOWED && names_own(word) != NULL) {
-        class = CLASS_NATIVE; // the program has this inode open already
+    if (class == CLASS_SHADOW && held_open(p)) {
+        class = CLASS_FOLLOW;
     }
     r = class == CLASS_SHADOW   ? open_shadow(p, rq, &base, word)
         : class == CLASS_FOLLOW ? open_followed(p, rq)
@@ -198,10 +243,11 @@ static int match(const struct request *rq, struct place *p) {
     const char *patterns = shim.config.paths;
     bool excl = (rq->flags & O_CREAT) && (rq->flags & O_EXCL);
     bool given = policy_match(patterns, rq->dirfd, rq->path);
+    bool plain = rq->dirfd == AT_FDCWD && strchr(rq->path, '/') == NULL; // in the working directory: one text for both
     if (place_find(p, rq->dirfd, rq->path, !excl && !(rq->flags & O_NOFOLLOW)) < 0) {
         return CAPTURE_NATIVE;
     }
-    if (!given && !policy_match_in(patterns, p->dir, p->name)) {
+    if (!given && ((plain && !p->linked) || !policy_match_in(patterns, p->dir, p->name))) {
         place_close(p);
         return CAPTURE_NATIVE;
     }
@@ -213,7 +259,7 @@ int capture_open(int dirfd, const char *path, int flags, mode_t mode, const void
     struct request rq = {dirfd, path, flags, mode, caller};
     int access = flags & O_ACCMODE;
     if ((access != O_WRONLY && access != O_RDWR) || !atomic_load_explicit(&shim.ready, memory_order_acquire) ||
-        path == NULL || guard_depth != 0 || guard_foreign()) {
+        guard_depth != 0 || !guard_readable(path) || guard_foreign()) {
         return CAPTURE_NATIVE;
     }
     struct place p;

@@ -82,7 +82,7 @@ static int64_t now(void) {
 }
 
 bool client_owns_fd(int fd) {
-    return own_is(fd);
+    return UNLIKELY(own_is(fd)) && own_still(fd);
 }
 
 int client_move_fd(int fd) {
@@ -124,7 +124,8 @@ int client_dial(bool start, char *why, size_t cap) {
     os_close(dirfd);
     if (sock < 0) {
         bool no_proc = sock == -ENOENT && os_fstatat(AT_FDCWD, "/proc/self/fd", &(struct stat){0}, 0) < 0;
-        log_format(why, cap, "%s: %s%s", start ? shim_engine_path : dir, log_errno(-sock), no_proc ? " (no /proc)" : "");
+        const char *what = start ? shim_engine_path : dir;
+        log_format(why, cap, "%s: %s%s", what, log_errno(-sock), no_proc ? " (no /proc)" : "");
     }
     return sock;
 }

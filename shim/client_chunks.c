@@ -40,7 +40,7 @@ static struct chunks {
     uint64_t size;
     uint32_t count;              // chunks in the window
     uint32_t high;               // highest chunk ever mapped + 1
-    uint32_t n_hand;
+    _Atomic uint32_t n_hand;
     uint32_t hand[HAND_MAX];
     uint8_t mapped[CHUNKS_MAX / 8];
     struct note notes[CHUNKS_MAX];
@@ -196,6 +196,9 @@ int client_take_chunk(bool may_wait, void **mem) {
 void client_return_chunks(void) {
     uint32_t list[HAND_MAX];
     sigset_t saved;
+    if (chunks.n_hand == 0) {
+        return; // whoever puts one there after this look has a file open, whose close looks again
+    }
     lock_take(&chunks.hands, &saved);
     uint32_t n = chunks.n_hand;
     memcpy(list, chunks.hand, n * sizeof *list);

@@ -60,9 +60,9 @@ void fd_dup(int from, int to) {
     fd_enter(to, f);
 }
 
-int fd_before_close(int fd) {
-    struct file *f = fd_get(fd, true);
-    if (!f || !atomic_compare_exchange_strong(&fdtable[fd], &f, NULL)) {
+int fd_before_close(int fd, struct file *f) {
+    struct file *seen = f;
+    if (!atomic_compare_exchange_strong(&fdtable[fd], &seen, NULL)) {
         return 0;
     }
     int r = atomic_load(&f->refs) == 1 ? file_close(f, fd) : 0;

@@ -24,10 +24,11 @@ struct file *fd_get(int fd, bool change);
 void fd_enter(int fd, struct file *f); // not fd_set: that is a type of libc
 /** After a successful dup: the new descriptor shares the file. */
 void fd_dup(int from, int to);
-/** Before `fd` is closed or replaced (call it when the call is sure to succeed): if it is the last descriptor of its
- *  file, file_close; then the entry is forgotten, so that nothing is to be done after the close (another thread may
- *  have the number by then). Returns file_close's result, to be returned by close. */
-int fd_before_close(int fd);
+/** Before `fd` is closed or replaced (call it when the call is sure to succeed), where fd_get(fd, true) has just said
+ *  that it is `f`: if it is the last descriptor of its file, file_close; then the entry is forgotten, so that nothing
+ *  is to be done after the close (another thread may have the number by then). Returns file_close's result, to be
+ *  returned by close. */
+int fd_before_close(int fd, struct file *f);
 /** When a number is found re-used: forgets the entry and drops its reference. Not needed after fd_before_close. */
 void fd_forget(int fd);
 /** Highest entry + 1, a bound for loops over ranges. */

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 //
-// file: objects, settle, release, fsync, close, and what happens to all files at fork, exec and exit. Writing is in
-// file_write.c, the chunks being filled in held.c, the way without an engine in lost.c.
+// file: objects, settle, release, fsync, close. Writing is in file_write.c, the chunks being filled in held.c, what
+// happens to all files at fork, exec and exit in file_all.c, the way without an engine in lost.c.
 
 #include "file.h"
 
@@ -17,7 +17,6 @@
 #include "held.h"
 #include "lost.h"
 
-#define PREPARE_MS  100         // how long a fork waits for a file in another thread's hands
 #define PENDING_MIN 8           // closed and unpublished files that no limit forbids
 #define PENDING_MAX 256
 #define GOING       0x80000000u // refs of an object that is being taken or put away
@@ -42,7 +41,6 @@ static void file_init(struct file *f) {
     f->atime.tv_nsec = UTIME_OMIT;
     f->mtime.tv_nsec = UTIME_OMIT;
     f->spawned_at = atomic_load(&shim.spawned);
-    f->opened_ns = os_now_ns(CLOCK_MONOTONIC);
 }
 
 struct file *file_new(void) {
@@ -67,12 +65,9 @@ struct file *file_new(void) {
     return NULL;
 }
 
-void file_set_name(struct file *f, int dirfd, const char *name, const char *hidden) {
+void file_set_name(struct file *f, const char *name, const char *hidden) {
     log_format(f->name, sizeof f->name, "%s", name);
     log_format(f->hidden, sizeof f->hidden, "%s", hidden ? hidden : "");
-    if (!f->followed) {
-        lost_keep_dir(f, dirfd);
-    }
 }
 
 void file_put(struct file *f) {
@@ -86,7 +81,9 @@ void file_put(struct file *f) {
                 return;
             }
         } else {
-            file_close(f, -1);
+            if (!f->closed) {
+                file_close(f, -1);
+            }
             if (atomic_compare_exchange_strong(&f->refs, &refs, GOING)) {
                 break;
             }
@@ -108,13 +105,22 @@ struct file *file_by_id(uint64_t id) {
     return NULL;
 }
 
-// The n-th object in use at or after *i, for loops over all.
-static struct file *file_each(uint32_t *i) {
+struct file *file_each(uint32_t *i) {
     uint32_t high = atomic_load(&files_high);
     while (*i < high) {
         struct file *f = &files[(*i)++];
         uint32_t refs = atomic_load(&f->refs);
         if (refs > 0 && refs < GOING) {
+            return f;
+        }
+    }
+    return NULL;
+}
+
+struct file *file_by_inode(dev_t dev, ino_t ino) {
+    uint32_t i = 0;
+    for (struct file *f; (f = file_each(&i));) {
+        if (f->ino == ino && f->dev == dev && !f->closed && !f->inherited && f->id != 0) {
             return f;
         }
     }
@@ -195,6 +201,11 @@ static int sync_locked(struct file *f, int fd, bool publish) {
         f->published |= publish;
         f->native |= publish;
     }
+    if (r == 0 && publish && f->bytes_staged > 0 && fd >= 0) { // what the engine did came after what the program did
+        struct timespec ts[2] = {f->atime, f->mtime};
+        OS_CALL(SYS_utimensat, fd, NULL, ts, 0, 0, 0);
+        f->times_set = false;
+    }
     return r;
 }
 
@@ -221,7 +232,7 @@ static int fsync_locked(struct file *f, int fd) {
         return r;
     }
     if (!f->followed && !f->lost && !f->published && !f->closed && !f->inherited && !f->dropped) {
-        if (shim.config.fsync == FSYNC_DEFER) {
+        if (shim.config.fsync == FSYNC_DEFER && !f->must_wait) {
             return 0;
         }
         r = sync_locked(f, fd, !f->replaces);
@@ -248,18 +259,36 @@ int file_fsync(struct file *f, int fd) {
 
 // ---- Attributes
 
+// A captured file in this slot has not got its name yet.
+static bool names_hide(const struct tables *t, uint32_t slot) {
+    for (size_t i = 0; i < NAMES_SLOTS; i++) {
+        uint64_t w = atomic_load_explicit(&t->names[i], memory_order_acquire);
+        if (w != 0 && w != NAME_GONE && name_word_file(w) == slot) {
+            return name_word_state(w) == NAME_OPEN || name_word_state(w) == NAME_PENDING;
+        }
+    }
+    return false;
+}
+
 void file_fix_stat(struct file *f, struct stat *st) {
-    if (f->followed || f->inherited) {
+    if (f->followed) {
+        return;
+    }
+    if (f->inherited) { // as long as the engine has it, it is going to get its name
+        const struct tables *t = client_tables();
+        bool there = t && atomic_load_explicit(&t->files[f->slot % FILES_MAX].id, memory_order_acquire) == f->id;
+        st->st_nlink = st->st_nlink == 0 && there && names_hide(t, f->slot) ? 1 : st->st_nlink;
         return;
     }
     st->st_size = (off_t)max_u64((uint64_t)st->st_size, f->staged_end);
-    if (st->st_nlink == 0 && !f->dropped) {
+    if (st->st_nlink == 0 && !f->dropped && !f->published) {
         st->st_nlink = 1;
     }
-    if ((f->staged_end > 0 || f->times_set) && f->mtime.tv_nsec != UTIME_OMIT) {
+    bool set = f->times_set && f->bytes_staged > 0; // else the kernel's are right: they were set there, too
+    if ((f->staged_end > 0 || set) && f->mtime.tv_nsec != UTIME_OMIT) {
         st->st_mtim = f->mtime;
     }
-    if (f->times_set && f->atime.tv_nsec != UTIME_OMIT) {
+    if (set && f->atime.tv_nsec != UTIME_OMIT) {
         st->st_atim = f->atime;
     }
 }
@@ -298,6 +327,9 @@ int file_drop(struct file *f) {
     file_begin(f, -1);
     int r = 0;
     if (!f->dropped && !f->lost && !f->closed && !f->inherited) {
+        if (f->log && !f->replaces && !f->published) {
+            sync_locked(f, -1, true); // its link may be under way: it must not come behind the unlink
+        }
         file_settle_locked(f, -1);
         r = ask(f, -1, MSG_DROP, 0);
         r = r == -EPIPE ? 0 : r;
@@ -317,7 +349,9 @@ static void report(const struct file *f) {
     atomic_fetch_add(&file_report.bytes_staged, f->bytes_staged);
     atomic_fetch_add(&file_report.bytes_native, f->bytes_native);
     int64_t never = 0;
-    atomic_compare_exchange_strong(&file_report.first_close_ns, &never, os_now_ns(CLOCK_MONOTONIC));
+    if (atomic_load_explicit(&file_report.first_close_ns, memory_order_relaxed) == never) {
+        atomic_compare_exchange_strong(&file_report.first_close_ns, &never, os_now_ns(CLOCK_MONOTONIC));
+    }
 }
 
 // The entry. -EPIPE: nobody takes it.
@@ -326,10 +360,10 @@ static int tell_close(struct file *f) {
     struct msg_close *c = &m.u.close;
     c->size = f->staged_end;
     // Where the kernel wrote every byte, its own times are right; what the engine does to the file changes them else.
-    bool times = f->times_set || f->bytes_staged > 0;
-    c->atime = f->times_set ? f->atime : (struct timespec){0, UTIME_OMIT};
+    bool times = f->bytes_staged > 0, set = times && f->times_set;
+    c->atime = set ? f->atime : (struct timespec){0, UTIME_OMIT};
     c->mtime = times ? f->mtime : (struct timespec){0, UTIME_OMIT};
-    c->flags = (f->times_set ? CLOSE_TIMES : 0) | (f->failed ? CLOSE_ABORT : 0);
+    c->flags = (set ? CLOSE_TIMES : 0) | (f->failed ? CLOSE_ABORT : 0);
     if (atomic_load(&shim.spawned) != f->spawned_at) {
         c->flags |= CLOSE_SPAWNED;
     }
@@ -353,6 +387,11 @@ static int close_locked(struct file *f, int fd) {
     return file_known_error(f);
 }
 
+static void wait_until_left(uint64_t most) {
+    struct msg q = {.type = MSG_WAIT, .scope = WAIT_CLIENT, .value = most};
+    client_ask(&q, NULL, 0, NULL, NULL, -1);
+}
+
 // Back-pressure: each unpublished file costs the engine descriptors, and us names that wait.
 static void wait_for_pending(void) {
     struct {
@@ -366,8 +405,7 @@ static void wait_for_pending(void) {
     OS_CALL(SYS_prlimit64, 0, RLIMIT_NOFILE, NULL, &rl, 0, 0);
     uint64_t most = max_u64(min_u64(PENDING_MAX, rl.cur / 4), PENDING_MIN);
     if (atomic_load(&me->pending) > most) {
-        struct msg q = {.type = MSG_WAIT, .scope = WAIT_CLIENT, .value = most};
-        client_ask(&q, NULL, 0, NULL, NULL, -1);
+        wait_until_left(most);
     }
 }
 
@@ -383,6 +421,7 @@ int file_close(struct file *f, int fd) {
             r = close_locked(f, fd);
             report(f);
         }
+        lost_drop_dir(f);
         f->closed = true;
         last = atomic_fetch_sub(&open_files, 1) == 1;
     }
@@ -390,77 +429,16 @@ int file_close(struct file *f, int fd) {
     if (last) {
         client_return_chunks();
     }
-    wait_for_pending();
+    if (known && f->must_wait) {
+        wait_until_left(0);
+    } else {
+        wait_for_pending();
+    }
     atomic_fetch_add(&file_report.held_ns, (uint64_t)(os_now_ns(CLOCK_MONOTONIC) - begun));
     return r < 0 || !known ? r : lost_error();
 }
 
-// ---- All files
-
-void file_hand_over_all(void) {
-    uint32_t i = 0;
-    for (struct file *f; (f = file_each(&i));) {
-        sigset_t saved;
-        int ms = 0;
-        bool ours = lock_try(&f->lock, &saved);
-        // Another thread may be in an fsync of seconds: it has handed everything over, and fork must not wait for it.
-        while (!ours && ms++ < PREPARE_MS) {
-            os_sleep_ms(1);
-            ours = lock_try(&f->lock, &saved);
-        }
-        if (!ours) {
-            continue;
-        }
-        file_begin(f, -1);
-        if (held_hand_over(f) == -EPIPE) {
-            lost_recover(f, -1);
-        }
-        lock_drop(&f->lock, &saved);
-    }
-}
-
-void file_before_exec(void) {
-    if (guard_foreign()) {
-        return; // a vfork child: the files are its parent's, who goes on
-    }
-    uint32_t i = 0;
-    bool any = false;
-    for (struct file *f; (f = file_each(&i));) {
-        if (!f->inherited && !f->closed) {
-            any = true;
-            file_settle(f, -1);
-        }
-    }
-    if (any && client_alive()) {
-        struct msg m = {.type = MSG_EXEC};
-        client_tell(&m);
-    }
-}
-
-void file_close_all(void) {
-    uint32_t i = 0;
-    for (struct file *f; (f = file_each(&i));) {
-        file_close(f, -1);
-    }
-}
-
-bool file_recover_all(void) {
-    uint32_t i = 0;
-    bool all = true;
-    for (struct file *f; (f = file_each(&i));) {
-        sigset_t saved;
-        if (f->inherited || f->epoch == client_epoch()) {
-            continue;
-        }
-        if (lock_try(&f->lock, &saved)) {
-            file_begin(f, -1);
-            lock_drop(&f->lock, &saved);
-        } else {
-            all = false;
-        }
-    }
-    return all;
-}
+// ---- Fork
 
 void file_after_fork(void) {
     uint32_t i = 0;

@@ -36,6 +36,7 @@ struct file {
     ino_t ino;
     bool followed;         // native inode under its own name
     bool replaces;         // there was an older file of that name
+    bool must_wait;        // on a shared file system in a job of several nodes (shared.h)
     bool native;           // released, lost or failed: the kernel alone; close still tells the engine
     bool dropped;          // its name was deleted: never published
     bool times_set;        // futimens: kept, applied last
@@ -52,13 +53,17 @@ struct file {
     char hidden[NAME_CAP]; // the hidden one of a shadow without O_TMPFILE: for lost.c and messages
     int error;             // negative errno to be returned by the next write, fsync or close (P6), then kept
     uint64_t staged_end;   // end of the last byte staged since the last settle; 0: none, the kernel's size is right
+    _Atomic uint64_t at;   // where the descriptor's offset was last: only a guess, others move it too
     uint32_t spawned_at;   // shim.spawned at open
     struct timespec atime, mtime; // of the last write, or as set by the program; tv_nsec UTIME_OMIT: the kernel's
     uint32_t n_held;
     struct held held[FILE_HELD_MAX];
     // for the report
     uint64_t bytes_staged, bytes_native;
-    int64_t opened_ns;
+    // for the rule of logs (file_log.c)
+    uint32_t log_writes, log_seconds;
+    time_t log_second;
+    bool log; // it is one: linked, or to be linked, while its program goes on
 };
 
 /** Sums for FASTCKPT_REPORT, added to atomically. Seconds are nanoseconds of time spent in hooks on captured files. */
@@ -72,9 +77,8 @@ extern struct file_report file_report;
 
 /** Takes a free object, refs 1. NULL when all (4096) are in use: the file is native then. */
 struct file *file_new(void);
-/** Keeps the name (and a descriptor of the directory, of its own) for messages and for publishing without an engine.
- *  `hidden` may be NULL. */
-void file_set_name(struct file *f, int dirfd, const char *name, const char *hidden);
+/** Keeps the name for messages and for publishing without an engine. `hidden` may be NULL. */
+void file_set_name(struct file *f, const char *name, const char *hidden);
 /** Drops one reference; at the last, file_close is called if it was not. An object without an id just goes. */
 void file_put(struct file *f);
 
@@ -92,11 +96,17 @@ void file_fix_stat(struct file *f, struct stat *st);
 int file_settle(struct file *f, int fd);
 /** Settle, publish now (durable, in order), and the kernel alone from then on. */
 int file_release(struct file *f, int fd);
+/** After a write that succeeded, the lock held: is it a log? Then its name is published without a wait. */
+void file_count_write(struct file *f);
+/** The same for a flush by libc, whose writes no hook sees. Takes the lock. */
+void file_count_flush(struct file *f, int fd);
 /** fsync and kin: waits until durable; a new name is published as well and native from then on. With
  *  FASTCKPT_FSYNC=defer it returns at once. */
 int file_fsync(struct file *f, int fd);
 /** Times set by the program (futimens semantics: UTIME_NOW, UTIME_OMIT understood): kept, applied at publish. */
 int file_set_times(struct file *f, const struct timespec ts[2]);
+/** The content has changed now, by a call of the kernel's: what file_set_times kept is over. */
+void file_touch(struct file *f);
 /** The name is deleted while open: never publish. */
 int file_drop(struct file *f);
 
@@ -106,6 +116,8 @@ int file_close(struct file *f, int fd);
 
 /** For fork's prepare handler: every partial chunk of every file is handed over, so that a child can settle. */
 void file_hand_over_all(void);
+/** Before another program has our descriptors: settles those whose next write would fall on staged bytes. */
+void file_before_program(void);
 /** exec: settles all open files, tells the engine. */
 void file_before_exec(void);
 /** exit: hands over and closes (as far as the engine is concerned) all open files. */
@@ -114,5 +126,7 @@ void file_close_all(void);
 void file_after_fork(void);
 /** The object of this process with the engine's id, or NULL. */
 struct file *file_by_id(uint64_t id);
+/** An open one of this process on this inode, or NULL. */
+struct file *file_by_inode(dev_t dev, ino_t ino);
 
 #endif

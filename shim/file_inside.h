@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 //
-// file_inside: what file.c, file_write.c and lost.c share. The file's lock is held in all of these.
+// file_inside: what file.c, file_write.c, file_all.c and lost.c share. The file's lock is held in those on one file.
 
 #ifndef FASTCKPT_FILE_INSIDE_H
 #define FASTCKPT_FILE_INSIDE_H
@@ -16,6 +16,9 @@ int file_known_error(struct file *f);
 
 /** file_settle under the lock. */
 int file_settle_locked(struct file *f, int fd);
+
+/** The next object in use at or after *i, which moves on; NULL behind the last. For loops over all: no lock. */
+struct file *file_each(uint32_t *i);
 
 /** Recovers all files of an older epoch whose lock is free; true when none is left. */
 bool file_recover_all(void);

@@ -16,6 +16,7 @@
 #include "lost.h"
 
 #define COUNT_MAX 0x7ffff000u // the kernel's limit for one call
+#define PAGE_MIN  4096
 
 /** Where in the program's vector we are. */
 struct cursor {
@@ -80,22 +81,11 @@ static ssize_t put_native(struct file *f, int fd, struct cursor *c, size_t len, 
 
 // Can the source be read? The first and the last byte of each element tell of wild pointers and lengths.
 static bool readable(const struct iovec *iov, int n) {
-    struct iovec ends[32];
-    char bytes[ARRAY_LEN(ends)];
-    int used = 0;
     for (int i = 0; i < n; i++) {
-        if (iov[i].iov_len > 0) {
-            char *base = iov[i].iov_base;
-            ends[used++] = (struct iovec){base, 1};
-            ends[used++] = (struct iovec){base + iov[i].iov_len - 1, 1};
-        }
-        if (used + 2 > (int)ARRAY_LEN(ends) || (i == n - 1 && used > 0)) {
-            struct iovec to = {bytes, (size_t)used};
-            long r = OS_CALL(SYS_process_vm_readv, os_getpid(), &to, 1, ends, used, 0);
-            if (r != used && r != -ENOSYS && r != -EPERM) { // a seccomp filter may forbid it: trust then
-                return false;
-            }
-            used = 0;
+        const char *first = iov[i].iov_base, *last = first + iov[i].iov_len - 1;
+        bool one_page = ((uintptr_t)first ^ (uintptr_t)last) < PAGE_MIN;
+        if (iov[i].iov_len > 0 && !(guard_readable(first) && (one_page || guard_readable(last)))) {
+            return false;
         }
     }
     return true;
@@ -183,14 +173,33 @@ static ssize_t put_staged(struct file *f, int fd, struct cursor *c, size_t len, 
     return (ssize_t)done;
 }
 
-static void touch(struct file *f) {
+void file_touch(struct file *f) {
     int64_t ns = os_now_ns(CLOCK_REALTIME_COARSE);
     f->mtime = (struct timespec){ns / 1000000000, ns % 1000000000};
+}
+
+static void moved_to(struct file *f, uint64_t off) {
+    atomic_store_explicit(&f->at, off, memory_order_relaxed);
+}
+
+// While nothing is staged, the kernel may write anywhere: where it will be the first MiB, it does at once. A guess that
+// is wrong (the offset is shared) costs speed alone.
+static bool in_head(const struct file *f, size_t len) {
+    return f->staged_end == 0 && len <= NATIVE_HEAD &&
+           atomic_load_explicit(&f->at, memory_order_relaxed) <= NATIVE_HEAD - len;
 }
 
 // A write of `len` > 0 bytes to a file that is not native. `at` < 0: at the descriptor's offset.
 static ssize_t captured(struct file *f, int fd, const struct iovec *iov, int n, size_t len, off_t at) {
     off_t off = at;
+    if (at < 0 && in_head(f, len)) {
+        ssize_t w = kernel_write(fd, iov, n, at);
+        if (w > 0) {
+            f->bytes_native += (uint64_t)w;
+            moved_to(f, f->at + (uint64_t)w);
+        }
+        return w;
+    }
     if (!readable(iov, n)) {
         return by_kernel(f, fd, iov, n, at);
     }
@@ -200,6 +209,7 @@ static ssize_t captured(struct file *f, int fd, const struct iovec *iov, int n, 
             return by_kernel(f, fd, iov, n, at);
         }
         off = end - (off_t)len;
+        moved_to(f, (uint64_t)end);
     }
     uint64_t end = (uint64_t)off + len;
     if (end > NATIVE_HEAD && (end > INT64_MAX || !within_limit(end) || !reserved(f, fd, end) || f->native)) {
@@ -217,10 +227,20 @@ static ssize_t captured(struct file *f, int fd, const struct iovec *iov, int n, 
     return done;
 }
 
+// A child may have set O_APPEND on the description that it shares.
+static bool appends(int fd) {
+    int flags = os_fcntl(fd, F_GETFL, 0);
+    return flags >= 0 && (flags & O_APPEND) != 0;
+}
+
 // Under the lock.
 static ssize_t write_once(struct file *f, int fd, const struct iovec *iov, int n, off_t at) {
     file_begin(f, fd);
     ssize_t r = file_known_error(f);
+    if (r == 0 && !file_is_native(f) && UNLIKELY(atomic_load(&shim.spawned) != f->spawned_at) && appends(fd)) {
+        r = file_settle_locked(f, fd);
+        f->native = true;
+    }
     if (r == 0 && file_is_native(f)) {
         r = kernel_write(fd, iov, n, at);
         f->bytes_native += r > 0 ? (uint64_t)r : 0;
@@ -228,7 +248,8 @@ static ssize_t write_once(struct file *f, int fd, const struct iovec *iov, int n
         ssize_t len = n > 0 && n <= IOV_MAX ? total(iov, n) : -1;
         r = len > 0 ? captured(f, fd, iov, n, (size_t)len, at) : kernel_write(fd, iov, n, at);
         if (r > 0) {
-            touch(f);
+            file_touch(f);
+            file_count_write(f);
         }
         // What the program was refused and did not get through later must not replace an older file.
         if (r < 0) {
@@ -282,6 +303,13 @@ ssize_t file_pwritev(struct file *f, int fd, const struct iovec *iov, int n, off
                                                : OS_CALL(SYS_pwritev, fd, iov, n, off, 0, 0);
 }
 
+static off_t moved(struct file *f, off_t r) {
+    if (r >= 0) {
+        moved_to(f, (uint64_t)r);
+    }
+    return r;
+}
+
 off_t file_lseek(struct file *f, int fd, off_t off, int whence) {
     if (whence == SEEK_SET || whence == SEEK_CUR) {
         if (f->stdio && f->staged_end > 0) {
@@ -291,7 +319,7 @@ off_t file_lseek(struct file *f, int fd, off_t off, int whence) {
                 file_settle(f, fd);
             }
         }
-        return os_lseek(fd, off, whence);
+        return moved(f, os_lseek(fd, off, whence));
     }
     sigset_t saved;
     lock_take(&f->lock, &saved);
@@ -309,5 +337,5 @@ off_t file_lseek(struct file *f, int fd, off_t off, int whence) {
         r = os_lseek(fd, off, whence);
     }
     lock_drop(&f->lock, &saved);
-    return r;
+    return moved(f, r);
 }

@@ -4,6 +4,7 @@
 
 #include "guard.h"
 
+#include <errno.h>
 #include <string.h>
 
 #include "../core/os.h"
@@ -14,6 +15,13 @@ __thread int guard_depth __attribute__((tls_model("initial-exec")));
 
 bool guard_foreign(void) {
     return os_getpid() != shim.pid;
+}
+
+// The kernel fetches the new mask, the 8 bytes around p, before it refuses the command: EFAULT or EINVAL, and nothing
+// is changed. A tenth of what process_vm_readv costs.
+bool guard_readable(const void *p) {
+    uintptr_t word = (uintptr_t)p & ~(uintptr_t)7;
+    return p != NULL && OS_CALL(SYS_rt_sigprocmask, -1, word, NULL, sizeof(uint64_t), 0, 0) != -EFAULT;
 }
 
 // The kernel's signal set is 8 bytes; glibc's type is larger. Raw, because glibc's call leaves its two internal signals
@@ -31,16 +39,19 @@ static void unblock(const sigset_t *saved) {
 static __thread uint64_t outer_mask __attribute__((tls_model("initial-exec")));
 static __thread int nested __attribute__((tls_model("initial-exec")));
 
+// Inside another lock they are blocked already. A handler that comes before block_all finds and leaves a 0.
 static void enter(sigset_t *saved) {
-    block_all(saved);
-    if (nested++ == 0) {
+    if (nested == 0) {
+        block_all(saved);
         memcpy(&outer_mask, saved, sizeof outer_mask);
     }
+    nested++;
 }
 
 static void leave(const sigset_t *saved) {
-    nested--;
-    unblock(saved);
+    if (--nested == 0) {
+        unblock(saved);
+    }
 }
 
 void guard_let_die(void) {

@@ -32,12 +32,15 @@ extern char shim_engine_path[4096];
 /** True in a vfork child, which runs in its parent's memory: change no table then. One system call (50 ns). */
 bool guard_foreign(void);
 
+/** Can a program's pointer be read? Where the kernel answers EFAULT, the shim must not crash. One system call. */
+bool guard_readable(const void *p);
+
 /** Per-thread: non-zero while this thread is inside a hook's slow path. Our own calls then pass through. */
 extern __thread int guard_depth __attribute__((tls_model("initial-exec")));
 
 /** A futex lock for state that signal handlers may want as well: all signals are blocked while it is held. Never held
  *  around a call that can block on a disk or on the engine, but per-file locks are (their holders are the file's own
- *  writers). */
+ *  writers). Locks are dropped in the reverse order: the first one that a thread takes has the signals. */
 struct lock {
     _Atomic uint32_t word; // 0 free, 1 held, 2 held and waited for
 };

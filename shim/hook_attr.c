@@ -4,9 +4,8 @@
 // captured or pending name is its inode: the f-form on a lent descriptor (design 5). On a descriptor: settle, then
 // the kernel.
 
-#include "fdtable.h"
+#include "hook_inside.h"
 #include "namecalls.h"
-#include "real.h"
 
 #include <string.h>
 #include <unistd.h>
@@ -16,15 +15,21 @@ static inline bool lend(int dirfd, const char *path, int flags, bool content, st
     return !names_native() && names_lend(dirfd, path, !(flags & AT_SYMLINK_NOFOLLOW), content, lent);
 }
 
+// Calls on a lent inode go where the program's own would: another preload behind us (fakeroot) may answer them. This is
+// one's result as an internal one.
+static inline long internal(long r) {
+    return r < 0 ? -errno : r;
+}
+#define LENT(name, ...) internal(NATIVE(name, SYS_##name, __VA_ARGS__))
+
+static long lent_chmod(const struct lent *l, mode_t mode) {
+    return internal(NATIVE_OR(fchmodat, RAW(SYS_fchmodat, AT_FDCWD, l->path, mode), AT_FDCWD, l->path, mode, 0));
+}
+
 // The result of the call on a lent inode.
 static int done(struct lent *l, long r) {
     names_return(l);
     return (int)hook_ret(r);
-}
-
-static int settled(int fd) {
-    struct file *f = LIKELY(fd_peek(fd) == NULL) ? NULL : fd_get(fd, true);
-    return LIKELY(f == NULL) ? 0 : file_settle(f, fd);
 }
 
 // Times and length of a file that is closed and pending are set by the engine, as they were at close: so it is
@@ -46,36 +51,50 @@ static bool lend_or_wait(int dirfd, const char *path, int flags, bool content, s
 int hook_truncate(const char *path, off_t len) {
     struct lent l;
     if (lend_or_wait(AT_FDCWD, path, 0, true, &l)) {
-        return done(&l, OS_CALL(SYS_truncate, l.path, len, 0, 0, 0, 0));
+        long r = LENT(truncate, l.path, len);
+        if (r == 0 && l.own != NULL) {
+            file_touch(l.own);
+        }
+        return done(&l, r);
     }
     return (int)NATIVE(truncate, SYS_truncate, path, len);
+}
+
+// A directory may become one in which no name can be made any more.
+static inline void before_mode(int dirfd, const char *path) {
+    if (UNLIKELY(!names_native())) {
+        names_before_mode(dirfd, path);
+    }
 }
 
 int hook_chmod(const char *path, mode_t mode) {
     struct lent l;
     if (UNLIKELY(lend(AT_FDCWD, path, 0, false, &l))) {
-        return done(&l, OS_CALL(SYS_fchmodat, AT_FDCWD, l.path, mode, 0, 0, 0));
+        return done(&l, lent_chmod(&l, mode));
     }
+    before_mode(AT_FDCWD, path);
     return (int)NATIVE_OR(chmod, RAW(SYS_fchmodat, AT_FDCWD, path, mode), path, mode);
 }
 
 int hook_fchmod(int fd, mode_t mode) {
-    int r = settled(fd);
+    int r = hook_settled(fd);
+    before_mode(fd, ".");
     return r < 0 ? (int)hook_ret(r) : (int)NATIVE(fchmod, SYS_fchmod, fd, mode);
 }
 
 int hook_fchmodat(int dirfd, const char *path, mode_t mode, int flags) {
     struct lent l;
     if (UNLIKELY(lend(dirfd, path, flags, false, &l))) {
-        return done(&l, OS_CALL(SYS_fchmodat, AT_FDCWD, l.path, mode, 0, 0, 0));
+        return done(&l, lent_chmod(&l, mode));
     }
+    before_mode(dirfd, path);
     return (int)NATIVE_OR(fchmodat, RAW(SYS_fchmodat, dirfd, path, mode), dirfd, path, mode, flags);
 }
 
 int hook_chown(const char *path, uid_t uid, gid_t gid) {
     struct lent l;
     if (UNLIKELY(lend(AT_FDCWD, path, 0, false, &l))) {
-        return done(&l, OS_CALL(SYS_fchownat, AT_FDCWD, l.path, uid, gid, 0, 0));
+        return done(&l, LENT(fchownat, AT_FDCWD, l.path, uid, gid, 0));
     }
     return (int)NATIVE_OR(chown, RAW(SYS_fchownat, AT_FDCWD, path, uid, gid), path, uid, gid);
 }
@@ -83,28 +102,37 @@ int hook_chown(const char *path, uid_t uid, gid_t gid) {
 int hook_lchown(const char *path, uid_t uid, gid_t gid) {
     struct lent l;
     if (UNLIKELY(lend(AT_FDCWD, path, AT_SYMLINK_NOFOLLOW, false, &l))) {
-        return done(&l, OS_CALL(SYS_fchownat, AT_FDCWD, l.path, uid, gid, 0, 0));
+        return done(&l, LENT(fchownat, AT_FDCWD, l.path, uid, gid, 0));
     }
     return (int)NATIVE_OR(lchown, RAW(SYS_fchownat, AT_FDCWD, path, uid, gid, AT_SYMLINK_NOFOLLOW), path, uid, gid);
 }
 
 int hook_fchown(int fd, uid_t uid, gid_t gid) {
-    int r = settled(fd);
+    int r = hook_settled(fd);
     return r < 0 ? (int)hook_ret(r) : (int)NATIVE(fchown, SYS_fchown, fd, uid, gid);
+}
+
+int hook_lchmod(const char *path, mode_t mode) {
+    struct lent l;
+    if (UNLIKELY(lend(AT_FDCWD, path, AT_SYMLINK_NOFOLLOW, false, &l))) {
+        return done(&l, lent_chmod(&l, mode));
+    }
+    return LIKELY(REAL(lchmod) != NULL) ? real.lchmod(path, mode) : (int)hook_ret(-ENOSYS);
 }
 
 int hook_fchownat(int dirfd, const char *path, uid_t uid, gid_t gid, int flags) {
     struct lent l;
     if (UNLIKELY(lend(dirfd, path, flags, false, &l))) {
-        return done(&l, OS_CALL(SYS_fchownat, AT_FDCWD, l.path, uid, gid, 0, 0));
+        return done(&l, LENT(fchownat, AT_FDCWD, l.path, uid, gid, 0));
     }
     return (int)NATIVE(fchownat, SYS_fchownat, dirfd, path, uid, gid, flags);
 }
 
-// Times of a captured file are kept and applied last; of a lent inode they are set on the inode.
+// Times of a captured file are kept and applied last; they are set on the inode as well, where whoever it is lent to
+// sees the atime.
 static int set_times(struct lent *l, const struct timespec ts[2]) {
-    long r = l->own != NULL ? file_set_times(l->own, ts) : OS_CALL(SYS_utimensat, AT_FDCWD, l->path, ts, 0, 0, 0);
-    return done(l, r);
+    long r = LENT(utimensat, AT_FDCWD, l->path, ts, 0);
+    return done(l, l->own != NULL && r == 0 ? file_set_times(l->own, ts) : r);
 }
 
 // The three older forms as the one that the kernel has now. NULL means now. -EINVAL as the kernel says.
@@ -151,19 +179,18 @@ int hook_lutimes(const char *path, const struct timeval tv[2]) {
     return LIKELY(REAL(lutimes) != NULL) ? real.lutimes(path, tv) : (int)hook_ret(-ENOSYS);
 }
 
-// On a descriptor. What is under its name already has them in the kernel, a shadow at publish. True: not the kernel's
-// call.
+// On a descriptor: kept for the publish and, like the kernel's call that follows, on the inode. False: a wrong time.
 static bool keep_times(struct file *f, const struct timespec ts[2], int *ret) {
     int r = f->followed ? 0 : file_set_times(f, ts);
     *ret = (int)hook_ret(r);
-    return r < 0 || !(f->followed || f->native);
+    return r == 0;
 }
 
 int hook_futimes(int fd, const struct timeval tv[2]) {
-    struct file *f = LIKELY(fd_peek(fd) == NULL) ? NULL : fd_get(fd, true);
+    struct file *f = hook_captured(fd);
     struct timespec ts[2];
     int r;
-    if (UNLIKELY(f != NULL) && timespecs(tv, ts) == 0 && keep_times(f, ts, &r)) {
+    if (UNLIKELY(f != NULL) && timespecs(tv, ts) == 0 && !keep_times(f, ts, &r)) {
         return r;
     }
     return LIKELY(REAL(futimes) != NULL) ? real.futimes(fd, tv) : (int)hook_ret(-ENOSYS);
@@ -183,9 +210,9 @@ int hook_futimesat(int dirfd, const char *path, const struct timeval tv[2]) {
 static const struct timespec now_both[2] = {{0, UTIME_NOW}, {0, UTIME_NOW}};
 
 int hook_futimens(int fd, const struct timespec ts[2]) {
-    struct file *f = LIKELY(fd_peek(fd) == NULL) ? NULL : fd_get(fd, true);
+    struct file *f = hook_captured(fd);
     int r;
-    if (UNLIKELY(f != NULL) && keep_times(f, ts != NULL ? ts : now_both, &r)) {
+    if (UNLIKELY(f != NULL) && !keep_times(f, ts != NULL ? ts : now_both, &r)) {
         return r;
     }
     return (int)NATIVE_OR(futimens, RAW(SYS_utimensat, fd, NULL, ts, 0), fd, ts);
@@ -202,7 +229,7 @@ int hook_utimensat(int dirfd, const char *path, const struct timespec ts[2], int
 int hook_setxattr(const char *path, const char *name, const void *value, size_t len, int flags) {
     struct lent l;
     if (UNLIKELY(lend(AT_FDCWD, path, 0, false, &l))) {
-        return done(&l, OS_CALL(SYS_setxattr, l.path, name, value, len, flags, 0));
+        return done(&l, LENT(setxattr, l.path, name, value, len, flags));
     }
     return (int)NATIVE(setxattr, SYS_setxattr, path, name, value, len, flags);
 }
@@ -210,20 +237,20 @@ int hook_setxattr(const char *path, const char *name, const void *value, size_t 
 int hook_lsetxattr(const char *path, const char *name, const void *value, size_t len, int flags) {
     struct lent l;
     if (UNLIKELY(lend(AT_FDCWD, path, AT_SYMLINK_NOFOLLOW, false, &l))) {
-        return done(&l, OS_CALL(SYS_setxattr, l.path, name, value, len, flags, 0));
+        return done(&l, LENT(setxattr, l.path, name, value, len, flags));
     }
     return (int)NATIVE(lsetxattr, SYS_lsetxattr, path, name, value, len, flags);
 }
 
 int hook_fsetxattr(int fd, const char *name, const void *value, size_t len, int flags) {
-    int r = settled(fd);
+    int r = hook_settled(fd);
     return r < 0 ? (int)hook_ret(r) : (int)NATIVE(fsetxattr, SYS_fsetxattr, fd, name, value, len, flags);
 }
 
 ssize_t hook_getxattr(const char *path, const char *name, void *value, size_t len) {
     struct lent l;
     if (UNLIKELY(lend(AT_FDCWD, path, 0, false, &l))) {
-        return done(&l, OS_CALL(SYS_getxattr, l.path, name, value, len, 0, 0));
+        return done(&l, LENT(getxattr, l.path, name, value, len));
     }
     return NATIVE(getxattr, SYS_getxattr, path, name, value, len);
 }
@@ -231,7 +258,7 @@ ssize_t hook_getxattr(const char *path, const char *name, void *value, size_t le
 ssize_t hook_lgetxattr(const char *path, const char *name, void *value, size_t len) {
     struct lent l;
     if (UNLIKELY(lend(AT_FDCWD, path, AT_SYMLINK_NOFOLLOW, false, &l))) {
-        return done(&l, OS_CALL(SYS_getxattr, l.path, name, value, len, 0, 0));
+        return done(&l, LENT(getxattr, l.path, name, value, len));
     }
     return NATIVE(lgetxattr, SYS_lgetxattr, path, name, value, len);
 }
@@ -239,7 +266,7 @@ ssize_t hook_lgetxattr(const char *path, const char *name, void *value, size_t l
 ssize_t hook_listxattr(const char *path, char *list, size_t len) {
     struct lent l;
     if (UNLIKELY(lend(AT_FDCWD, path, 0, false, &l))) {
-        return done(&l, OS_CALL(SYS_listxattr, l.path, list, len, 0, 0, 0));
+        return done(&l, LENT(listxattr, l.path, list, len));
     }
     return NATIVE(listxattr, SYS_listxattr, path, list, len);
 }
@@ -247,7 +274,7 @@ ssize_t hook_listxattr(const char *path, char *list, size_t len) {
 ssize_t hook_llistxattr(const char *path, char *list, size_t len) {
     struct lent l;
     if (UNLIKELY(lend(AT_FDCWD, path, AT_SYMLINK_NOFOLLOW, false, &l))) {
-        return done(&l, OS_CALL(SYS_listxattr, l.path, list, len, 0, 0, 0));
+        return done(&l, LENT(listxattr, l.path, list, len));
     }
     return NATIVE(llistxattr, SYS_llistxattr, path, list, len);
 }
@@ -255,7 +282,7 @@ ssize_t hook_llistxattr(const char *path, char *list, size_t len) {
 int hook_removexattr(const char *path, const char *name) {
     struct lent l;
     if (UNLIKELY(lend(AT_FDCWD, path, 0, false, &l))) {
-        return done(&l, OS_CALL(SYS_removexattr, l.path, name, 0, 0, 0, 0));
+        return done(&l, LENT(removexattr, l.path, name));
     }
     return (int)NATIVE(removexattr, SYS_removexattr, path, name);
 }
@@ -263,7 +290,7 @@ int hook_removexattr(const char *path, const char *name) {
 int hook_lremovexattr(const char *path, const char *name) {
     struct lent l;
     if (UNLIKELY(lend(AT_FDCWD, path, AT_SYMLINK_NOFOLLOW, false, &l))) {
-        return done(&l, OS_CALL(SYS_removexattr, l.path, name, 0, 0, 0, 0));
+        return done(&l, LENT(removexattr, l.path, name));
     }
     return (int)NATIVE(lremovexattr, SYS_lremovexattr, path, name);
 }

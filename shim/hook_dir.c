@@ -44,6 +44,26 @@ DIR *hook_fdopendir(int fd) {
     return REAL(fdopendir) != NULL ? real.fdopendir(fd) : missing();
 }
 
+// What has been listed already may be listed anew.
+void hook_rewinddir(DIR *dir) {
+    if (UNLIKELY(!names_native()) && dir != NULL) {
+        names_before_list(dirfd(dir), ".");
+    }
+    if (REAL(rewinddir) != NULL) {
+        real.rewinddir(dir);
+    }
+}
+
+ssize_t hook_getdents64(int fd, void *buf, size_t len) {
+    before_list(fd, ".");
+    return NATIVE(getdents64, SYS_getdents64, fd, buf, len);
+}
+
+ssize_t hook_getdirentries(int fd, char *buf, size_t len, off_t *base) {
+    before_list(fd, ".");
+    return REAL(getdirentries) != NULL ? real.getdirentries(fd, buf, len, base) : hook_ret(-ENOSYS);
+}
+
 int hook_scandir(const char *path, struct dirent ***list, dir_filter *filter, dir_order *order) {
     before_list(AT_FDCWD, path);
     return REAL(scandir) != NULL ? real.scandir(path, list, filter, order) : (int)hook_ret(-ENOSYS);
@@ -57,6 +77,11 @@ int hook_scandirat(int dirfd, const char *path, struct dirent ***list, dir_filte
 int hook_glob(const char *pattern, int flags, glob_error *err, glob_t *ret) {
     before_walk();
     return REAL(glob) != NULL ? real.glob(pattern, flags, err, ret) : GLOB_ABORTED;
+}
+
+int hook_wordexp(const char *words, wordexp_t *ret, int flags) {
+    before_walk();
+    return REAL(wordexp) != NULL ? real.wordexp(words, ret, flags) : WRDE_NOSPACE;
 }
 
 int hook_ftw(const char *path, ftw_visit *visit, int fds) {

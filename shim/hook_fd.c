@@ -5,8 +5,9 @@
 // file.c's.
 
 #include "client.h"
-#include "fdtable.h"
-#include "real.h"
+#include "hook_inside.h"
+#include "namecalls.h"
+#include "reopen.h"
 
 #include <linux/close_range.h>
 #include <linux/fs.h>
@@ -17,8 +18,9 @@
 
 int hook_close(int fd) {
     int err = 0;
-    if (UNLIKELY(fd_peek(fd) != NULL) && fd_get(fd, true) != NULL) {
-        err = fd_before_close(fd);
+    struct file *f = UNLIKELY(fd_peek(fd) != NULL) ? fd_get(fd, true) : NULL;
+    if (UNLIKELY(f != NULL)) {
+        err = fd_before_close(fd, f);
     } else if (UNLIKELY(client_owns_fd(fd))) {
         return (int)hook_ret(-EBADF);
     }
@@ -29,8 +31,9 @@ int hook_close(int fd) {
 // Tells of every captured file in [first, last] that it is about to be closed.
 static void before_close_range(unsigned first, unsigned last) {
     for (unsigned fd = first; fd < (unsigned)fd_limit() && fd <= last; fd++) {
-        if (fd_peek((int)fd) != NULL && fd_get((int)fd, true) != NULL) {
-            fd_before_close((int)fd);
+        struct file *f = fd_peek((int)fd) != NULL ? fd_get((int)fd, true) : NULL;
+        if (f != NULL) {
+            fd_before_close((int)fd, f);
         }
     }
 }
@@ -77,6 +80,9 @@ void hook_closefrom(int first) {
 }
 
 int hook_dup(int fd) {
+    if (UNLIKELY(client_owns_fd(fd))) {
+        return (int)hook_ret(-EBADF);
+    }
     int r = (int)NATIVE(dup, SYS_dup, fd);
     if (UNLIKELY(fd_peek(fd) != NULL) && r >= 0 && fd_get(fd, true) != NULL) {
         fd_dup(fd, r);
@@ -92,8 +98,9 @@ static void before_replace(int from, int to) {
     if (from == to || os_fcntl(from, F_GETFD, 0) < 0) {
         return; // the call fails, and changes nothing
     }
-    if (fd_peek(to) != NULL && fd_get(to, true) != NULL) {
-        fd_before_close(to);
+    struct file *f = fd_peek(to) != NULL ? fd_get(to, true) : NULL;
+    if (f != NULL) {
+        fd_before_close(to, f);
     } else if (client_owns_fd(to) && !guard_foreign()) {
         client_move_fd(to);
     }
@@ -118,10 +125,14 @@ int hook_dup3(int from, int to, int flags) {
     return replaced((int)NATIVE(dup3, SYS_dup3, from, to, flags), from, to);
 }
 
-// A lock means something to others under the file's name: a shadow has to have it first (design 5).
-static int before_lock(int fd) {
-    struct file *f = fd_get(fd, true);
-    return f != NULL && !f->followed && !f->native ? file_release(f, fd) : 0;
+// The descriptor of a process that has not captured anything may be another one's shadow.
+static inline int before_lock(int fd) {
+    return LIKELY(fd_peek(fd) == NULL && names_native()) ? 0 : reopen_before_lock(fd);
+}
+
+// A lease is about the opens of a name.
+static inline bool locks(int cmd) {
+    return cmd == F_SETLK || cmd == F_SETLKW || cmd == F_OFD_SETLK || cmd == F_OFD_SETLKW || cmd == F_SETLEASE;
 }
 
 static int fcntl_captured(struct file *f, int fd, int cmd, long arg) {
@@ -131,13 +142,8 @@ static int fcntl_captured(struct file *f, int fd, int cmd, long arg) {
         r = file_settle(f, fd);
         f->native |= r == 0 && (arg & (O_APPEND | O_DIRECT)) != 0;
         break;
-    case F_SETLK:
-    case F_SETLKW:
-    case F_OFD_SETLK:
-    case F_OFD_SETLKW:
-        r = before_lock(fd);
-        break;
     default:
+        r = locks(cmd) ? before_lock(fd) : 0;
         break;
     }
     if (r < 0) {
@@ -163,17 +169,23 @@ int hook_fcntl(int fd, int cmd, ...) {
         if (f != NULL) {
             return fcntl_captured(f, fd, cmd, arg);
         }
+    } else if (UNLIKELY(client_owns_fd(fd))) {
+        return (int)hook_ret(-EBADF);
     }
-    return (int)NATIVE(fcntl, SYS_fcntl, fd, cmd, arg);
+    int r = UNLIKELY(locks(cmd)) ? before_lock(fd) : 0;
+    if (UNLIKELY(cmd == F_NOTIFY) && !names_native()) {
+        names_before_list(fd, ".");
+    }
+    return r < 0 ? (int)hook_ret(r) : (int)NATIVE(fcntl, SYS_fcntl, fd, cmd, arg);
 }
 
 int hook_flock(int fd, int op) {
-    int r = UNLIKELY(fd_peek(fd) != NULL) && !(op & LOCK_UN) ? before_lock(fd) : 0;
+    int r = op & LOCK_UN ? 0 : before_lock(fd);
     return r < 0 ? (int)hook_ret(r) : (int)NATIVE(flock, SYS_flock, fd, op);
 }
 
 int hook_lockf(int fd, int cmd, off_t len) {
-    int r = UNLIKELY(fd_peek(fd) != NULL) && (cmd == F_LOCK || cmd == F_TLOCK) ? before_lock(fd) : 0;
+    int r = cmd == F_LOCK || cmd == F_TLOCK ? before_lock(fd) : 0;
     if (r < 0) {
         return (int)hook_ret(r);
     }

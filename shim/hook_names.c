@@ -34,24 +34,24 @@ static __attribute__((noinline)) int before_two(int fromdir, const char *from, i
     return r;
 }
 
-// What a rename goes over is deleted, unless the two change places or it must not be there.
-static int before_rename(int fromdir, const char *from, int todir, const char *to, unsigned flags) {
-    return leave_alone() ? 0 : before_two(fromdir, from, todir, to, flags == 0 ? CHANGE_DROP : CHANGE_RELEASE);
+// What a rename goes over is published first, not dropped: the rename may fail.
+static int before_rename(int fromdir, const char *from, int todir, const char *to) {
+    return leave_alone() ? 0 : before_two(fromdir, from, todir, to, CHANGE_RELEASE);
 }
 
 int hook_rename(const char *from, const char *to) {
-    int r = before_rename(AT_FDCWD, from, AT_FDCWD, to, 0);
+    int r = before_rename(AT_FDCWD, from, AT_FDCWD, to);
     return r < 0 ? (int)hook_ret(r) : (int)NATIVE_OR(rename, os_renameat2(AT_FDCWD, from, AT_FDCWD, to, 0), from, to);
 }
 
 int hook_renameat(int fromdir, const char *from, int todir, const char *to) {
-    int r = before_rename(fromdir, from, todir, to, 0);
+    int r = before_rename(fromdir, from, todir, to);
     return r < 0 ? (int)hook_ret(r)
                  : (int)NATIVE_OR(renameat, os_renameat2(fromdir, from, todir, to, 0), fromdir, from, todir, to);
 }
 
 int hook_renameat2(int fromdir, const char *from, int todir, const char *to, unsigned flags) {
-    int r = before_rename(fromdir, from, todir, to, flags);
+    int r = before_rename(fromdir, from, todir, to);
     return r < 0 ? (int)hook_ret(r) : (int)NATIVE(renameat2, SYS_renameat2, fromdir, from, todir, to, flags);
 }
 
@@ -133,18 +133,7 @@ int hook_symlinkat(const char *target, int dirfd, const char *path) {
 
 // A new directory deletes and replaces nothing: only a name that is pending has to be there first.
 static int before_mkdir(int dirfd, const char *path) {
-    struct place p;
-    int r = 0;
-    if (leave_alone() || path == NULL) {
-        return 0;
-    }
-    guard_depth++;
-    if (place_find(&p, dirfd, path, false) == 0) {
-        r = names_clear(names_word(&p));
-        place_close(&p);
-    }
-    guard_depth--;
-    return r;
+    return LIKELY(names_native()) ? 0 : names_publish(dirfd, path, false);
 }
 
 int hook_mkdir(const char *path, mode_t mode) {

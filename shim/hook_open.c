@@ -4,10 +4,15 @@
 // inode that its directory does not show yet? else the real call. What is captured is capture.c's decision.
 
 #include "capture.h"
+#include "hook_inside.h"
 #include "namecalls.h"
-#include "real.h"
 
 #include <stdarg.h>
+
+// What openat2 accepts; openat ignores the rest.
+#define OPEN_FLAGS                                                                                                     \
+    (O_ACCMODE | O_CREAT | O_EXCL | O_NOCTTY | O_TRUNC | O_APPEND | O_NONBLOCK | O_SYNC | O_ASYNC | O_DIRECT |         \
+     00100000 | O_DIRECTORY | O_NOFOLLOW | O_NOATIME | O_CLOEXEC | O_PATH | O_TMPFILE)
 
 // The mode is there only if the flags say so, and always forwarded: the kernel ignores what it does not need.
 static inline bool takes_mode(int flags) {
@@ -15,8 +20,7 @@ static inline bool takes_mode(int flags) {
 }
 
 // What is not simply the real call. CAPTURE_NATIVE: it is.
-static __attribute__((noinline)) long open_slow(int dirfd, const char *path, int flags, mode_t mode,
-                                                const void *caller) {
+__attribute__((noinline)) long hook_open_slow(int dirfd, const char *path, int flags, mode_t mode, const void *caller) {
     struct lent lent;
     long r = capture_open(dirfd, path, flags, mode, caller);
     if (r != CAPTURE_NATIVE || names_native()) {
@@ -27,6 +31,9 @@ static __attribute__((noinline)) long open_slow(int dirfd, const char *path, int
         return r < 0 ? r : CAPTURE_NATIVE;
     }
     r = os_openat(AT_FDCWD, lent.path, names_open_flags(flags), 0);
+    if (r >= 0) {
+        names_opened(&lent);
+    }
     names_return(&lent);
     return r;
 }
@@ -35,7 +42,7 @@ static inline long open_any(int dirfd, const char *path, int flags, mode_t mode,
     if (LIKELY((flags & O_ACCMODE) == O_RDONLY && !(flags & (O_CREAT | O_TRUNC)) && names_native())) {
         return CAPTURE_NATIVE;
     }
-    return open_slow(dirfd, path, flags, mode, caller);
+    return hook_open_slow(dirfd, path, flags, mode, caller);
 }
 
 int hook_open(const char *path, int flags, ...) {
@@ -68,6 +75,33 @@ int hook_creat(const char *path, mode_t mode) {
     long r = open_any(AT_FDCWD, path, flags, mode, __builtin_return_address(0));
     return r != CAPTURE_NATIVE ? (int)hook_ret(r)
                                : (int)NATIVE_OR(creat, os_openat(AT_FDCWD, path, flags, mode), path, mode);
+}
+
+// glibc 2.43's. `how` stays the program's: it is copied, and what is odd about it the kernel says. With a restricted
+// lookup the name is the kernel's to find: it is native, published first, and followed afterwards.
+int hook_openat2(int dirfd, const char *path, const struct open_how *how, size_t size) {
+    long r = hook_openat2_slow(dirfd, path, how, size, __builtin_return_address(0));
+    return r != CAPTURE_NATIVE ? (int)hook_ret(r) : (int)NATIVE(openat2, SYS_openat2, dirfd, path, how, size);
+}
+
+long hook_openat2_slow(int dirfd, const char *path, const struct open_how *how, size_t size, const void *caller) {
+    struct open_how h;
+    if (!atomic_load_explicit(&shim.ready, memory_order_acquire) || size != sizeof h || !hook_fetch(&h, how, size) ||
+        (h.flags & ~(uint64_t)OPEN_FLAGS) != 0 || (h.mode & ~07777ull) != 0 ||
+        (h.mode != 0 && !takes_mode((int)h.flags))) {
+        return CAPTURE_NATIVE;
+    }
+    if (h.resolve == 0) {
+        return open_any(dirfd, path, (int)h.flags, (mode_t)h.mode, caller);
+    }
+    if (!names_native()) {
+        names_publish(dirfd, path, !(h.flags & O_NOFOLLOW));
+    }
+    long fd = OS_CALL(SYS_openat2, dirfd, path, &h, sizeof h, 0, 0);
+    if (fd >= 0 && ((h.flags & O_ACCMODE) == O_WRONLY || (h.flags & O_ACCMODE) == O_RDWR)) {
+        capture_follow((int)fd, dirfd, path, (int)h.flags, caller);
+    }
+    return fd;
 }
 
 // The fortified forms end the program when a mode is missing: that stays theirs to say.

@@ -3,12 +3,12 @@
 // hook_process: processes that begin and this one's end. fork is served by handlers (shim.c); vfork is left alone: it
 // cannot be wrapped in C, and a vfork child shares our memory, so that its exec changes no table.
 
-#include "file.h"
+#include "hook_inside.h"
 #include "namecalls.h"
-#include "real.h"
 #include "shim.h"
 
 #include <alloca.h>
+#include <sched.h>
 #include <stdarg.h>
 #include <string.h>
 #include <unistd.h>
@@ -17,6 +17,12 @@ extern char **environ;
 
 static void count_process(void) {
     atomic_fetch_add_explicit(&shim.spawned, 1, memory_order_relaxed);
+}
+
+static void settle_all(void) {
+    for (int fd = 0; fd < fd_limit(); fd++) {
+        hook_settled(fd);
+    }
 }
 
 // Will the program started with `envp` carry the shim? Without it, it sees only what is published.
@@ -36,6 +42,9 @@ static void before_program(int dirfd, const char *path, char *const envp[]) {
     if (!atomic_load_explicit(&shim.ready, memory_order_acquire) || names_native()) {
         return;
     }
+    guard_depth++;
+    file_before_program();
+    guard_depth--;
     names_before_exec(dirfd, path);
     if (!carries_shim(envp)) {
         guard_depth++;
@@ -153,6 +162,36 @@ int hook_posix_spawnp(pid_t *pid, const char *file, const posix_spawn_file_actio
     return REAL(posix_spawnp) != NULL ? real.posix_spawnp(pid, file, actions, attr, argv, envp) : ENOSYS;
 }
 
+// The child opens inside of libc, and sees what is published.
+int hook_posix_spawn_file_actions_addopen(posix_spawn_file_actions_t *actions, int fd, const char *path, int flags,
+                                          mode_t mode) {
+    if (!names_native() && !guard_foreign()) {
+        names_publish(AT_FDCWD, path, !(flags & O_NOFOLLOW));
+        guard_depth++;
+        if (flags & O_TRUNC) {
+            names_wait(WAIT_ALL, -1);
+        }
+        guard_depth--;
+    }
+    return REAL(posix_spawn_file_actions_addopen) != NULL
+               ? real.posix_spawn_file_actions_addopen(actions, fd, path, flags, mode)
+               : ENOSYS;
+}
+
+int hook_pidfd_spawn(int *pidfd, const char *path, const posix_spawn_file_actions_t *actions,
+                     const posix_spawnattr_t *attr, char *const argv[], char *const envp[]) {
+    count_process();
+    before_program(AT_FDCWD, path, envp);
+    return REAL(pidfd_spawn) != NULL ? real.pidfd_spawn(pidfd, path, actions, attr, argv, envp) : ENOSYS;
+}
+
+int hook_pidfd_spawnp(int *pidfd, const char *file, const posix_spawn_file_actions_t *actions,
+                      const posix_spawnattr_t *attr, char *const argv[], char *const envp[]) {
+    count_process();
+    before_program(AT_FDCWD, file, envp);
+    return REAL(pidfd_spawnp) != NULL ? real.pidfd_spawnp(pidfd, file, actions, attr, argv, envp) : ENOSYS;
+}
+
 int hook_system(const char *command) {
     count_process();
     before_program(AT_FDCWD, NULL, environ);
@@ -163,6 +202,39 @@ FILE *hook_popen(const char *command, const char *mode) {
     count_process();
     before_program(AT_FDCWD, NULL, environ);
     return REAL(popen) != NULL ? real.popen(command, mode) : NULL;
+}
+
+// fork without its handlers: they are run here. The child is served like any other.
+pid_t hook__Fork(void) {
+    bool ours = atomic_load_explicit(&shim.ready, memory_order_acquire) && !guard_foreign();
+    if (ours) {
+        shim_before_fork();
+    }
+    long r = real._Fork != NULL ? real._Fork() : hook_ret(RAW(SYS_clone, SIGCHLD));
+    if (r == 0 && ours) {
+        shim_after_fork_in_child();
+    }
+    return (pid_t)r;
+}
+
+// A child with its own memory that runs no handlers: to it, everything is the kernel's (guard_foreign).
+int hook_clone(clone_main *fn, void *stack, int flags, void *arg, void *ptid, void *tls, void *ctid) {
+    count_process();
+    if (!(flags & CLONE_VM)) {
+        settle_all();
+    }
+    return REAL(clone) != NULL ? real.clone(fn, stack, flags, arg, ptid, tls, ctid) : (int)hook_ret(-ENOSYS);
+}
+
+// The parent ends inside of libc, without a word to the engine, and the child goes on with its files.
+int hook_daemon(int nochdir, int noclose) {
+    for (int fd = 0; fd < fd_limit(); fd++) {
+        struct file *f = hook_captured(fd);
+        if (f != NULL) {
+            file_release(f, fd);
+        }
+    }
+    return REAL(daemon) != NULL ? real.daemon(nochdir, noclose) : (int)hook_ret(-ENOSYS);
 }
 
 void hook__exit(int status) {

@@ -3,6 +3,7 @@
 // hook_stat: what is asked about a file: the stat families of old and new glibc, statx, access. A captured or pending
 // name is its inode (design 5); with nothing pending a call by name costs one load.
 
+#include "client.h"
 #include "fdtable.h"
 #include "namecalls.h"
 #include "real.h"
@@ -18,7 +19,7 @@
 
 // fstat of a lent inode, corrected. 0 or a negative errno.
 static int stat_lent(struct lent *l, struct stat *st) {
-    int r = os_fstat(l->fd, st);
+    int r = NATIVE(fstat, SYS_fstat, l->fd, st) == 0 ? 0 : -errno; // by the next preload, which may know the owner
     if (r == 0) {
         names_fix_stat(l, st);
     }
@@ -36,10 +37,24 @@ static bool answered(int dirfd, const char *path, int flags, struct stat *st, in
     return true;
 }
 
-// After a successful fstat: what the kernel does not know yet.
+// After a successful fstat: what the kernel does not know yet. Our own descriptors are none of the program's.
 static int corrected(int r, int fd, struct stat *st) {
-    if (UNLIKELY(fd_peek(fd) != NULL) && r == 0) {
+    if (UNLIKELY(r == 0 && client_owns_fd(fd))) {
+        return (int)hook_ret(-EBADF);
+    }
+    if (UNLIKELY(r == 0 && st->st_nlink == 0 && fd_peek(fd) == NULL) && !names_native()) {
+        struct file *f = file_by_inode(st->st_dev, st->st_ino); // opened again, to be read
+        if (f != NULL) {
+            file_fix_stat(f, st);
+        } else {
+            names_fix_links(st); // closed and pending, or another process's
+        }
+    } else if (UNLIKELY(fd_peek(fd) != NULL) && r == 0) {
         struct file *f = fd_get(fd, false);
+        if (f != NULL && f->inherited) { // the parent's staged bytes count
+            file_settle(f, fd);
+            os_fstat(fd, st);
+        }
         if (f != NULL) {
             file_fix_stat(f, st);
         }
@@ -130,7 +145,7 @@ int hook_statx(int dirfd, const char *path, int flags, unsigned mask, struct sta
     if (!by_descriptor(path, flags) && !names_native() &&
         names_lend(dirfd, path, !(flags & AT_SYMLINK_NOFOLLOW), false, &lent)) {
         struct stat st;
-        long r = OS_CALL(SYS_statx, lent.fd, "", flags | AT_EMPTY_PATH, mask, x, 0);
+        long r = NATIVE(statx, SYS_statx, lent.fd, "", flags | AT_EMPTY_PATH, mask, x) == 0 ? 0 : -errno;
         r = r == 0 ? stat_lent(&lent, &st) : (names_return(&lent), r);
         if (r == 0) {
             put_statx(x, &st);

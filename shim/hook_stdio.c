@@ -6,9 +6,8 @@
 #include "hook_stdio.h"
 
 #include "capture.h"
-#include "fdtable.h"
+#include "hook_inside.h"
 #include "namecalls.h"
-#include "real.h"
 
 #include <string.h>
 
@@ -22,13 +21,9 @@ static int number(FILE *fp) {
     return fd;
 }
 
-static struct file *captured(int fd) {
-    return LIKELY(fd_peek(fd) == NULL) ? NULL : fd_get(fd, true);
-}
-
 static FILE *attach(FILE *fp) {
     int fd = number(fp);
-    struct file *f = captured(fd);
+    struct file *f = hook_captured(fd);
     if (f != NULL) {
         f->stdio = true;
         atomic_store_explicit(&streams[fd], fp, memory_order_release);
@@ -40,8 +35,8 @@ void stdio_flush_captured(void) {
     for (int fd = 0; fd < fd_limit(); fd++) {
         FILE *fp = atomic_load_explicit(&streams[fd], memory_order_acquire);
         // A thread that is inside this FILE for ever must not hold up the end of the process.
-        if (fp != NULL && captured(fd) != NULL && ftrylockfile(fp) == 0) {
-            fflush_unlocked(fp);
+        if (fp != NULL && hook_captured(fd) != NULL && ftrylockfile(fp) == 0) {
+            real.fflush_unlocked(fp);
             funlockfile(fp);
         }
     }
@@ -72,8 +67,9 @@ static FILE *on_descriptor(long fd, const char *mode) {
     FILE *fp = REAL(fdopen) != NULL ? real.fdopen((int)fd, mode) : NULL;
     if (fp == NULL) {
         int saved = errno;
-        if (captured((int)fd) != NULL) {
-            fd_before_close((int)fd);
+        struct file *f = hook_captured((int)fd);
+        if (f != NULL) {
+            fd_before_close((int)fd, f);
         }
         os_close((int)fd);
         errno = saved;
@@ -98,15 +94,17 @@ FILE *hook_fopen(const char *path, const char *mode) {
     }
     FILE *fp = REAL(fopen) != NULL ? real.fopen(UNLIKELY(r > 0) ? lent.path : path, mode) : NULL;
     if (UNLIKELY(r > 0)) {
+        names_opened(&lent);
         names_return(&lent);
     }
     return fp;
 }
 
 FILE *hook_fdopen(int fd, const char *mode) {
-    struct file *f = captured(fd);
+    struct file *f = hook_captured(fd);
     if (UNLIKELY(f != NULL)) {
         file_settle(f, fd); // the FILE's own writes come behind ours
+        f->native |= mode != NULL && mode[0] == 'a'; // libc sets O_APPEND
     }
     FILE *fp = REAL(fdopen) != NULL ? real.fdopen(fd, mode) : NULL;
     return UNLIKELY(f != NULL) ? attach(fp) : fp;
@@ -120,15 +118,16 @@ static int before_end(FILE *fp, int fd) {
     if (UNLIKELY(atomic_load_explicit(&streams[fd], memory_order_relaxed) == fp)) {
         atomic_store_explicit(&streams[fd], NULL, memory_order_relaxed);
     }
-    if (LIKELY(captured(fd) == NULL)) {
+    struct file *f = hook_captured(fd);
+    if (LIKELY(f == NULL)) {
         return 0;
     }
     int saved = errno;
     flockfile(fp);
-    fflush_unlocked(fp); // its error comes again from the real call
+    real.fflush_unlocked(fp); // its error comes again from the real call
     funlockfile(fp);
     errno = saved;
-    return fd_before_close(fd);
+    return fd_before_close(fd, f);
 }
 
 // Opens the new name natively: reopening keeps the descriptor's number, which a shadow could not.
@@ -137,6 +136,9 @@ FILE *hook_freopen(const char *path, const char *mode, FILE *fp) {
     struct lent lent;
     int lending = 0;
     before_end(fp, number(fp));
+    if (path == NULL && !names_native()) {
+        names_wait(WAIT_CLIENT, -1); // the same inode in another mode: it stands under its name by then
+    }
     if (flags >= 0 && !names_native()) {
         lending = names_before_open(AT_FDCWD, path, flags, &lent);
         if (lending == 0 && (flags & O_TRUNC) && policy_match(shim.config.paths, AT_FDCWD, path)) {
@@ -170,10 +172,30 @@ int hook_fclose(FILE *fp) {
     return r;
 }
 
+// Only counted: libc's own write is in the inode already.
+static int flushed(int r, FILE *fp) {
+    if (UNLIKELY(fd_limit() > 0) && r == 0 && fp != NULL) {
+        int fd = number(fp);
+        struct file *f = hook_captured(fd);
+        if (UNLIKELY(f != NULL) && !f->native && !f->log) {
+            file_count_flush(f, fd);
+        }
+    }
+    return r;
+}
+
+int hook_fflush(FILE *fp) {
+    return REAL(fflush) != NULL ? flushed(real.fflush(fp), fp) : EOF;
+}
+
+int hook_fflush_unlocked(FILE *fp) {
+    return REAL(fflush_unlocked) != NULL ? flushed(real.fflush_unlocked(fp), fp) : EOF;
+}
+
 // glibc seeks and then writes by itself, invisibly: nothing of ours may be left behind it.
 static void before_seek(FILE *fp) {
     int fd = number(fp);
-    struct file *f = captured(fd);
+    struct file *f = hook_captured(fd);
     if (UNLIKELY(f != NULL)) {
         file_settle(f, fd); // its error is for write, fsync and close
     }

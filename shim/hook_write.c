@@ -3,50 +3,38 @@
 // hook_write: calls on a descriptor that move or size data, and the durability calls. On a descriptor that is not
 // captured: one load, one compare, the real call. What a captured file does is file.c's.
 
-#include "fdtable.h"
+#include "hook_inside.h"
 #include "namecalls.h"
-#include "real.h"
 
 #include <sys/mman.h>
 
 #define RETURN_MAX 0x7ffff000 // what one call moves at most
 #define PUMP_BYTES (256 * KIB)
 
-// The captured file of `fd` for a call that stages or settles; in a vfork child none: the kernel's offset is shared.
-static inline struct file *captured(int fd) {
-    return LIKELY(fd_peek(fd) == NULL) ? NULL : fd_get(fd, true);
-}
-
-// For calls that the shim does not model: all bytes into the kernel's file first. 0, or the file's error.
-static inline int settled(int fd) {
-    struct file *f = captured(fd);
-    return LIKELY(f == NULL) ? 0 : file_settle(f, fd);
-}
-
 ssize_t hook_write(int fd, const void *buf, size_t len) {
-    struct file *f = captured(fd);
+    struct file *f = hook_captured(fd);
     return LIKELY(f == NULL) ? NATIVE(write, SYS_write, fd, buf, len) : hook_ret(file_write(f, fd, buf, len));
 }
 
 ssize_t hook_pwrite(int fd, const void *buf, size_t len, off_t off) {
-    struct file *f = captured(fd);
+    struct file *f = hook_captured(fd);
     return LIKELY(f == NULL) ? NATIVE(pwrite, SYS_pwrite64, fd, buf, len, off)
                              : hook_ret(file_pwrite(f, fd, buf, len, off));
 }
 
 ssize_t hook_writev(int fd, const struct iovec *iov, int n) {
-    struct file *f = captured(fd);
+    struct file *f = hook_captured(fd);
     return LIKELY(f == NULL) ? NATIVE(writev, SYS_writev, fd, iov, n) : hook_ret(file_writev(f, fd, iov, n));
 }
 
 ssize_t hook_pwritev(int fd, const struct iovec *iov, int n, off_t off) {
-    struct file *f = captured(fd);
+    struct file *f = hook_captured(fd);
     return LIKELY(f == NULL) ? NATIVE(pwritev, SYS_pwritev, fd, iov, n, off)
                              : hook_ret(file_pwritev(f, fd, iov, n, off));
 }
 
 ssize_t hook_pwritev2(int fd, const struct iovec *iov, int n, off_t off, int flags) {
-    struct file *f = captured(fd);
+    struct file *f = hook_captured(fd);
     if (UNLIKELY(f != NULL)) {
         if (flags == 0) {
             return hook_ret(off == -1 ? file_writev(f, fd, iov, n) : file_pwritev(f, fd, iov, n, off));
@@ -103,8 +91,8 @@ static ssize_t pump(struct file *f, int out, off_t *out_off, int in, off_t *in_o
 }
 
 ssize_t hook_sendfile(int out, int in, off_t *off, size_t len) {
-    struct file *f = captured(out);
-    int r = settled(in);
+    struct file *f = hook_captured(out);
+    int r = hook_settled(in);
     if (UNLIKELY(f != NULL) && r >= 0) {
         if (pumps(f, in)) {
             return hook_ret(pump(f, out, NULL, in, off, len));
@@ -115,8 +103,8 @@ ssize_t hook_sendfile(int out, int in, off_t *off, size_t len) {
 }
 
 ssize_t hook_copy_file_range(int in, off_t *in_off, int out, off_t *out_off, size_t len, unsigned flags) {
-    struct file *f = captured(out);
-    int r = settled(in);
+    struct file *f = hook_captured(out);
+    int r = hook_settled(in);
     if (UNLIKELY(f != NULL) && r >= 0) {
         if (flags == 0 && pumps(f, in)) {
             return hook_ret(pump(f, out, out_off, in, in_off, len));
@@ -127,29 +115,38 @@ ssize_t hook_copy_file_range(int in, off_t *in_off, int out, off_t *out_off, siz
 }
 
 ssize_t hook_splice(int in, off_t *in_off, int out, off_t *out_off, size_t len, unsigned flags) {
-    int r = settled(out);
-    r = r < 0 ? r : settled(in);
+    int r = hook_settled(out);
+    r = r < 0 ? r : hook_settled(in);
     return r < 0 ? hook_ret(r) : NATIVE(splice, SYS_splice, in, in_off, out, out_off, len, flags);
 }
 
 off_t hook_lseek(int fd, off_t off, int whence) {
-    struct file *f = captured(fd);
+    struct file *f = hook_captured(fd);
     return LIKELY(f == NULL) ? NATIVE(lseek, SYS_lseek, fd, off, whence) : hook_ret(file_lseek(f, fd, off, whence));
 }
 
+// A change by the kernel comes after the times that the program has set.
+static int changed(int fd, int r) {
+    struct file *f = hook_captured(fd);
+    if (UNLIKELY(f != NULL) && r == 0) {
+        file_touch(f);
+    }
+    return r;
+}
+
 int hook_ftruncate(int fd, off_t len) {
-    int r = settled(fd);
-    return r < 0 ? (int)hook_ret(r) : (int)NATIVE(ftruncate, SYS_ftruncate, fd, len);
+    int r = hook_settled(fd);
+    return r < 0 ? (int)hook_ret(r) : changed(fd, (int)NATIVE(ftruncate, SYS_ftruncate, fd, len));
 }
 
 int hook_fallocate(int fd, int mode, off_t off, off_t len) {
-    int r = settled(fd);
-    return r < 0 ? (int)hook_ret(r) : (int)NATIVE(fallocate, SYS_fallocate, fd, mode, off, len);
+    int r = hook_settled(fd);
+    return r < 0 ? (int)hook_ret(r) : changed(fd, (int)NATIVE(fallocate, SYS_fallocate, fd, mode, off, len));
 }
 
 // Returns the error and leaves errno alone.
 int hook_posix_fallocate(int fd, off_t off, off_t len) {
-    int r = settled(fd);
+    int r = hook_settled(fd);
     if (r < 0) {
         return -r;
     }
@@ -167,7 +164,7 @@ static void sync_listed(int fd) {
 }
 
 int hook_fsync(int fd) {
-    struct file *f = captured(fd);
+    struct file *f = hook_captured(fd);
     if (UNLIKELY(f != NULL)) {
         return (int)hook_ret(file_fsync(f, fd));
     }
@@ -178,12 +175,12 @@ int hook_fsync(int fd) {
 }
 
 int hook_fdatasync(int fd) {
-    struct file *f = captured(fd);
+    struct file *f = hook_captured(fd);
     return LIKELY(f == NULL) ? (int)NATIVE(fdatasync, SYS_fdatasync, fd) : (int)hook_ret(file_fsync(f, fd));
 }
 
 int hook_sync_file_range(int fd, off_t off, off_t len, unsigned flags) {
-    struct file *f = captured(fd);
+    struct file *f = hook_captured(fd);
     if (UNLIKELY(f != NULL) && flags == SYNC_FILE_RANGE_WRITE) {
         return 0; // "begin to write": the engine has
     }
@@ -198,7 +195,7 @@ static void sync_process(void) {
     }
     guard_depth++;
     for (int fd = 0; fd < fd_limit(); fd++) {
-        settled(fd);
+        hook_settled(fd);
     }
     names_wait(WAIT_CLIENT, -1);
     guard_depth--;

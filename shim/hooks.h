@@ -21,6 +21,7 @@ HOOK_ALIAS(__open, open)
 HOOK_ALIAS(__open64, open)
 HOOK(openat, int, (int dirfd, const char *path, int flags, ...))
 HOOK_ALIAS(openat64, openat)
+HOOK(openat2, int, (int dirfd, const char *path, const struct open_how *how, size_t size))
 HOOK(creat, int, (const char *path, mode_t mode))
 HOOK_ALIAS(creat64, creat)
 HOOK(__open_2, int, (const char *path, int flags))
@@ -47,6 +48,9 @@ HOOK(freopen, FILE *, (const char *path, const char *mode, FILE *fp))
 HOOK_ALIAS(freopen64, freopen)
 HOOK(fclose, int, (FILE * fp))
 HOOK_ALIAS(_IO_fclose, fclose)
+HOOK(fflush, int, (FILE * fp))
+HOOK_ALIAS(_IO_fflush, fflush)
+HOOK(fflush_unlocked, int, (FILE * fp))
 HOOK(fseek, int, (FILE * fp, long off, int whence))
 HOOK_ALIAS(fseeko, fseek)
 HOOK_ALIAS(fseeko64, fseek)
@@ -138,6 +142,7 @@ HOOK_ALIAS(truncate64, truncate)
 HOOK(chmod, int, (const char *path, mode_t mode))
 HOOK(fchmod, int, (int fd, mode_t mode))
 HOOK(fchmodat, int, (int dirfd, const char *path, mode_t mode, int flags))
+HOOK(lchmod, int, (const char *path, mode_t mode))
 HOOK(chown, int, (const char *path, uid_t uid, gid_t gid))
 HOOK(lchown, int, (const char *path, uid_t uid, gid_t gid))
 HOOK(fchown, int, (int fd, uid_t uid, gid_t gid))
@@ -179,18 +184,67 @@ HOOK(mkdirat, int, (int dirfd, const char *path, mode_t mode))
 #if defined(HOOKS_ALL) || defined(HOOKS_DIR) // hook_dir.c
 HOOK(opendir, DIR *, (const char *path))
 HOOK(fdopendir, DIR *, (int fd))
+HOOK(rewinddir, void, (DIR * dir))
+HOOK(getdents64, ssize_t, (int fd, void *buf, size_t len))
+HOOK(getdirentries, ssize_t, (int fd, char *buf, size_t len, off_t *base))
+HOOK_ALIAS(getdirentries64, getdirentries)
 HOOK(scandir, int, (const char *path, struct dirent ***list, dir_filter *filter, dir_order *order))
 HOOK_ALIAS(scandir64, scandir)
 HOOK(scandirat, int, (int dirfd, const char *path, struct dirent ***list, dir_filter *filter, dir_order *order))
 HOOK_ALIAS(scandirat64, scandirat)
 HOOK(glob, int, (const char *pattern, int flags, glob_error *err, glob_t *ret))
 HOOK_ALIAS(glob64, glob)
+HOOK(wordexp, int, (const char *words, wordexp_t *ret, int flags))
 HOOK(ftw, int, (const char *path, ftw_visit *visit, int fds))
 HOOK_ALIAS(ftw64, ftw)
 HOOK(nftw, int, (const char *path, nftw_visit *visit, int fds, int flags))
 HOOK_ALIAS(nftw64, nftw)
 HOOK(fts_open, FTS *, (char *const *paths, int options, fts_order *order))
 HOOK_ALIAS(fts64_open, fts_open)
+#endif
+
+#if defined(HOOKS_ALL) || defined(HOOKS_WHERE) // hook_where.c
+HOOK(readlink, ssize_t, (const char *path, char *buf, size_t len))
+HOOK(readlinkat, ssize_t, (int dirfd, const char *path, char *buf, size_t len))
+HOOK(__readlink_chk, ssize_t, (const char *path, char *buf, size_t len, size_t cap))
+HOOK(__readlinkat_chk, ssize_t, (int dirfd, const char *path, char *buf, size_t len, size_t cap))
+HOOK(realpath, char *, (const char *path, char *buf))
+HOOK(__realpath_chk, char *, (const char *path, char *buf, size_t cap))
+HOOK(canonicalize_file_name, char *, (const char *path))
+HOOK(statfs, int, (const char *path, struct statfs *st))
+HOOK_ALIAS(statfs64, statfs)
+HOOK_ALIAS(__statfs, statfs)
+HOOK(statvfs, int, (const char *path, struct statvfs *st))
+HOOK_ALIAS(statvfs64, statvfs)
+HOOK(pathconf, long, (const char *path, int name))
+HOOK(name_to_handle_at, int, (int dirfd, const char *path, struct file_handle *h, int *mount, int flags))
+HOOK(inotify_add_watch, int, (int fd, const char *path, uint32_t mask))
+HOOK(fanotify_mark, int, (int fd, unsigned flags, uint64_t mask, int dirfd, const char *path))
+HOOK(ftok, key_t, (const char *path, int id))
+HOOK(bind, int, (int fd, const struct sockaddr *addr, unsigned len))
+HOOK(mknod, int, (const char *path, mode_t mode, dev_t dev))
+HOOK(mknodat, int, (int dirfd, const char *path, mode_t mode, dev_t dev))
+HOOK(__xmknod, int, (int ver, const char *path, mode_t mode, dev_t *dev))
+HOOK(__xmknodat, int, (int ver, int dirfd, const char *path, mode_t mode, dev_t *dev))
+HOOK(mkfifo, int, (const char *path, mode_t mode))
+HOOK(mkfifoat, int, (int dirfd, const char *path, mode_t mode))
+#endif
+
+#if defined(HOOKS_ALL) || defined(HOOKS_PASS) // hook_pass.c
+HOOK(aio_read, int, (struct aiocb * cb))
+HOOK_ALIAS(aio_read64, aio_read)
+HOOK(aio_write, int, (struct aiocb * cb))
+HOOK_ALIAS(aio_write64, aio_write)
+HOOK(aio_fsync, int, (int op, struct aiocb *cb))
+HOOK_ALIAS(aio_fsync64, aio_fsync)
+HOOK(lio_listio, int, (int mode, struct aiocb *const list[], int n, struct sigevent *sig))
+HOOK_ALIAS(lio_listio64, lio_listio)
+HOOK(sendmsg, ssize_t, (int fd, const struct msghdr *msg, int flags))
+HOOK(sendmmsg, int, (int fd, struct mmsghdr *list, unsigned n, int flags))
+#endif
+
+#if defined(HOOKS_ALL) || defined(HOOKS_SYSCALL) // hook_syscall.c
+HOOK(syscall, long, (long nr, long a, long b, long c, long d, long e, long f))
 #endif
 
 #if defined(HOOKS_ALL) || defined(HOOKS_PROCESS) // hook_process.c
@@ -210,6 +264,16 @@ HOOK(posix_spawnp, int, (pid_t * pid, const char *file, const posix_spawn_file_a
 HOOK(system, int, (const char *command))
 HOOK(popen, FILE *, (const char *command, const char *mode))
 HOOK_ALIAS(_IO_popen, popen)
+HOOK(_Fork, pid_t, (void))
+HOOK(clone, int, (clone_main * fn, void *stack, int flags, void *arg, void *ptid, void *tls, void *ctid))
+HOOK_ALIAS(__clone, clone)
+HOOK(daemon, int, (int nochdir, int noclose))
+HOOK(posix_spawn_file_actions_addopen, int,
+     (posix_spawn_file_actions_t * actions, int fd, const char *path, int flags, mode_t mode))
+HOOK(pidfd_spawn, int, (int *pidfd, const char *path, const posix_spawn_file_actions_t *actions,
+                        const posix_spawnattr_t *attr, char *const argv[], char *const envp[]))
+HOOK(pidfd_spawnp, int, (int *pidfd, const char *file, const posix_spawn_file_actions_t *actions,
+                         const posix_spawnattr_t *attr, char *const argv[], char *const envp[]))
 HOOK(_exit, void, (int status))
 HOOK_ALIAS(_Exit, _exit)
 HOOK(quick_exit, void, (int status))
@@ -226,4 +290,7 @@ HOOK(quick_exit, void, (int status))
 #undef HOOKS_ATTR
 #undef HOOKS_NAMES
 #undef HOOKS_DIR
+#undef HOOKS_WHERE
+#undef HOOKS_PASS
+#undef HOOKS_SYSCALL
 #undef HOOKS_PROCESS

@@ -29,18 +29,15 @@ static struct dir {
 } dirs[DIRS_MAX];
 static struct lock dirs_lock;
 
-void lost_keep_dir(struct file *f, int dirfd) {
-    struct stat st;
+bool lost_keep_dir(struct file *f, int dirfd, dev_t dev, ino_t ino) {
+    bool taken = false;
     f->dir = -1;
-    if (os_fstat(dirfd, &st) < 0) {
-        return;
-    }
     sigset_t saved;
     lock_take(&dirs_lock, &saved);
     int empty = -1;
     for (int i = 0; i < DIRS_MAX && f->dir < 0; i++) {
         struct dir *d = &dirs[i];
-        if (d->refs > 0 && d->dev == st.st_dev && d->ino == st.st_ino) {
+        if (d->refs > 0 && d->dev == dev && d->ino == ino) {
             d->refs++;
             f->dir = i;
         } else if (d->refs == 0 && empty < 0) {
@@ -48,14 +45,15 @@ void lost_keep_dir(struct file *f, int dirfd) {
         }
     }
     if (f->dir < 0 && empty >= 0) {
-        int fd = os_fcntl(dirfd, F_DUPFD_CLOEXEC, 3);
-        int own = fd < 0 ? fd : own_add(fd);
+        int own = own_adopt(dirfd, dev, ino);
         if (own >= 0) {
-            dirs[empty] = (struct dir){.dev = st.st_dev, .ino = st.st_ino, .refs = 1, .own = own};
+            dirs[empty] = (struct dir){.dev = dev, .ino = ino, .refs = 1, .own = own};
             f->dir = empty;
+            taken = true;
         }
     }
     lock_drop(&dirs_lock, &saved);
+    return taken;
 }
 
 void lost_drop_dir(struct file *f) {
@@ -69,6 +67,19 @@ void lost_drop_dir(struct file *f) {
     }
     lock_drop(&dirs_lock, &saved);
     f->dir = -1;
+}
+
+bool lost_in_dir(const struct file *f, dev_t dev, ino_t ino) {
+    const struct dir *d = f->dir >= 0 ? &dirs[f->dir] : NULL;
+    return d != NULL && d->refs > 0 && d->dev == dev && d->ino == ino;
+}
+
+int lost_pin_dir(const struct file *f) {
+    return f->dir >= 0 ? own_pin(dirs[f->dir].own) : -EBADF;
+}
+
+void lost_unpin_dir(const struct file *f) {
+    own_unpin(dirs[f->dir].own);
 }
 
 // ---- Names of closed files
@@ -240,13 +251,13 @@ static int publish(struct file *f, int fd) {
     if (r < 0) {
         return r;
     }
-    int dirfd = f->dir >= 0 ? own_pin(dirs[f->dir].own) : -EBADF;
+    int dirfd = lost_pin_dir(f);
     if (dirfd < 0) {
         return dirfd;
     }
     r = link_over(f, fd, dirfd);
     r = r < 0 ? r : sync_dir(dirfd);
-    own_unpin(dirs[f->dir].own);
+    lost_unpin_dir(f);
     return r;
 }
 

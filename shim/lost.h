@@ -17,9 +17,15 @@ bool lost_recover_all(void);
 /** file_close of a recovered shadow: fsync, linkat, renameat. 0 or an error. */
 int lost_publish(struct file *f, int fd);
 
-/** Keeps the directory of the name: f->dir becomes a handle, or stays -1. */
-void lost_keep_dir(struct file *f, int dirfd);
+/** Keeps the directory of the name, of that inode: f->dir becomes a handle, or stays -1. True: `dirfd`, which must be
+ *  high, is ours now; else there is one already (or no room), and it is still the caller's. */
+bool lost_keep_dir(struct file *f, int dirfd, dev_t dev, ino_t ino);
 void lost_drop_dir(struct file *f);
+/** The number of that directory, pinned until lost_unpin_dir, or -EBADF. */
+int lost_pin_dir(const struct file *f);
+void lost_unpin_dir(const struct file *f);
+/** Is its name in that directory? */
+bool lost_in_dir(const struct file *f, dev_t dev, ino_t ino);
 
 /** Notes a file that was closed and is to be published by the engine. */
 void lost_note_closed(const struct file *f);

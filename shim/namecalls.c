@@ -8,10 +8,13 @@
 #include "../core/os.h"
 #include "../core/runtime.h"
 #include "fdtable.h"
+#include "lost.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <string.h>
+
+#define OPENED_MAX 64
 
 _Atomic bool names_looked;
 
@@ -91,6 +94,7 @@ int names_lend_place(const struct place *p, uint64_t word, bool content, struct 
     ret->own = names_own(word);
     if (ret->own != NULL && content) {
         file_settle(ret->own, names_fd(ret->own)); // its error is for its own calls
+        ret->own->native = true;                   // who reads while it grows sees every byte
     }
     q.u.lend.flags = content ? LEND_SETTLE : 0;
     memcpy(q.u.lend.name, p->name, strlen(p->name) + 1);
@@ -105,6 +109,7 @@ int names_lend_place(const struct place *p, uint64_t word, bool content, struct 
         os_close(fds[--n]);
     }
     ret->fd = fds[0];
+    ret->hash = name_hash(p->dev, p->ino, p->name, strlen(p->name));
     ret->size = q.u.lend.size;
     ret->mtime = q.u.lend.mtime;
     ret->pending = q.u.lend.state == NAME_PENDING; // the table may not have our own close yet
@@ -114,6 +119,57 @@ int names_lend_place(const struct place *p, uint64_t word, bool content, struct 
 
 void names_return(struct lent *l) {
     os_close(l->fd);
+}
+
+static bool hidden_from_kernel(uint64_t word) {
+    enum name_state s = word != 0 ? name_word_state(word) : NAME_NONE;
+    return s == NAME_OPEN || s == NAME_PENDING; // a followed file stands under its own name
+}
+
+// Inodes that the program has opened while they had no name: enough for those of one save.
+static struct {
+    dev_t dev;
+    ino_t ino;
+    uint64_t hash;
+} opened[OPENED_MAX];
+static uint32_t opened_next;
+static struct lock opened_lock;
+
+void names_opened(const struct lent *l) {
+    struct stat st;
+    sigset_t saved;
+    if (os_fstat(l->fd, &st) < 0 || st.st_nlink > 0) {
+        return;
+    }
+    lock_take(&opened_lock, &saved);
+    uint32_t at = 0;
+    while (at < OPENED_MAX && !(opened[at].ino == st.st_ino && opened[at].dev == st.st_dev)) {
+        at++;
+    }
+    at = at < OPENED_MAX ? at : opened_next++ % OPENED_MAX;
+    opened[at].dev = st.st_dev;
+    opened[at].ino = st.st_ino;
+    opened[at].hash = l->hash;
+    lock_drop(&opened_lock, &saved);
+}
+
+void names_fix_links(struct stat *st) {
+    const struct tables *t = client_tables();
+    uint64_t hash = 0;
+    sigset_t saved;
+    if (names_idle()) {
+        return;
+    }
+    lock_take(&opened_lock, &saved);
+    for (uint32_t i = 0; i < OPENED_MAX; i++) {
+        if (opened[i].ino == st->st_ino && opened[i].dev == st->st_dev) {
+            hash = opened[i].hash;
+        }
+    }
+    lock_drop(&opened_lock, &saved);
+    if (hash != 0 && hidden_from_kernel(names_find(t, hash))) {
+        st->st_nlink = 1;
+    }
 }
 
 void names_fix_stat(const struct lent *l, struct stat *st) {
@@ -130,14 +186,9 @@ void names_fix_stat(const struct lent *l, struct stat *st) {
     }
 }
 
-static bool hidden_from_kernel(uint64_t word) {
-    enum name_state s = word != 0 ? name_word_state(word) : NAME_NONE;
-    return s == NAME_OPEN || s == NAME_PENDING; // a followed file stands under its own name
-}
-
 int names_lend(int dirfd, const char *path, bool follow, bool content, struct lent *ret) {
     struct place p;
-    if (path == NULL || guard_foreign()) {
+    if (!guard_readable(path) || guard_foreign()) {
         return 0;
     }
     guard_depth++;
@@ -171,6 +222,36 @@ int names_clear(uint64_t word) {
     return r < 0 ? r : now != 0 && name_word_state(now) == NAME_OPEN;
 }
 
+bool names_hidden(int dirfd, const char *path, bool follow) {
+    struct place p;
+    bool hit = false;
+    if (!guard_readable(path) || guard_foreign()) {
+        return false;
+    }
+    guard_depth++;
+    if (place_find(&p, dirfd, path, follow) == 0) {
+        hit = hidden_from_kernel(names_word(&p));
+        place_close(&p);
+    }
+    guard_depth--;
+    return hit;
+}
+
+int names_publish(int dirfd, const char *path, bool follow) {
+    struct place p;
+    int r = 0;
+    if (!guard_readable(path) || guard_foreign()) {
+        return 0;
+    }
+    guard_depth++;
+    if (place_find(&p, dirfd, path, follow) == 0) {
+        r = names_clear(names_word(&p));
+        place_close(&p);
+    }
+    guard_depth--;
+    return r < 0 ? r : 0;
+}
+
 int names_open_flags(int flags) {
     return flags & ~(O_NOFOLLOW | O_CREAT | O_EXCL);
 }
@@ -178,7 +259,7 @@ int names_open_flags(int flags) {
 int names_before_open(int dirfd, const char *path, int flags, struct lent *ret) {
     struct place p;
     bool excl = (flags & O_CREAT) && (flags & O_EXCL);
-    if (path == NULL || guard_foreign()) {
+    if (!guard_readable(path) || guard_foreign()) {
         return 0;
     }
     guard_depth++;
@@ -200,19 +281,29 @@ int names_before_open(int dirfd, const char *path, int flags, struct lent *ret) 
     return r;
 }
 
-// A directory, or a name that no place can be found for, such as "dir/".
-static bool may_be_directory(int dirfd, const char *path) {
+// A directory, or a name that no place can be found for, such as "dir/". What is open in it gets its name, so that the
+// kernel says ENOTEMPTY.
+static bool before_directory(int dirfd, const char *path) {
     struct stat st;
-    return os_fstatat(dirfd, path, &st, AT_SYMLINK_NOFOLLOW) == 0 && S_ISDIR(st.st_mode);
+    if (os_fstatat(dirfd, path, &st, AT_SYMLINK_NOFOLLOW) < 0 || !S_ISDIR(st.st_mode)) {
+        return false;
+    }
+    for (int fd = 0; fd < fd_limit(); fd++) {
+        struct file *f = fd_peek(fd) != NULL ? fd_get(fd, false) : NULL;
+        if (f != NULL && lost_in_dir(f, st.st_dev, st.st_ino)) {
+            file_release(f, fd);
+        }
+    }
+    return true;
 }
 
 int names_before_change(int dirfd, const char *path, enum change_how how, struct change *c) {
     struct place p;
-    if (path == NULL) {
+    if (!guard_readable(path)) {
         return 0;
     }
     // A captured file may lie anywhere below a directory that moves.
-    c->wait |= may_be_directory(dirfd, path);
+    c->wait |= before_directory(dirfd, path);
     if (place_find(&p, dirfd, path, false) < 0) {
         return 0;
     }
@@ -235,7 +326,7 @@ int names_change_wait(const struct change *c) {
 }
 
 void names_before_list(int dirfd, const char *path) {
-    if (path == NULL || guard_foreign()) {
+    if (!guard_readable(path) || guard_foreign()) {
         return;
     }
     guard_depth++;
@@ -247,9 +338,23 @@ void names_before_list(int dirfd, const char *path) {
     guard_depth--;
 }
 
+void names_before_mode(int dirfd, const char *path) {
+    if (!guard_readable(path) || guard_foreign()) {
+        return;
+    }
+    guard_depth++;
+    int dir = os_openat(dirfd, path, O_PATH | O_DIRECTORY | O_CLOEXEC, 0);
+    if (dir >= 0) {
+        before_directory(dir, ".");
+        names_wait(WAIT_DIR, dir);
+        os_close(dir);
+    }
+    guard_depth--;
+}
+
 void names_before_exec(int dirfd, const char *path) {
     struct place p;
-    if (path == NULL || strchr(path, '/') == NULL) {
+    if (!guard_readable(path) || strchr(path, '/') == NULL) {
         return;
     }
     guard_depth++;

@@ -40,6 +40,7 @@ struct lent {
     struct timespec mtime; // zero: the kernel's
     struct file *own;      // captured and open in this process
     bool pending;          // closed
+    uint64_t hash;         // of the name, as in the table
     char path[32];         // "/proc/self/fd/N": for calls that want a path
 };
 
@@ -56,12 +57,20 @@ int names_lend(int dirfd, const char *path, bool follow, bool content, struct le
 /** The same for a place whose word has been looked up. 0 or an error. */
 int names_lend_place(const struct place *p, uint64_t word, bool content, struct lent *ret);
 void names_return(struct lent *l);
+/** Remembers that the program has opened the lent inode: until it is published, the kernel says that it has no link. */
+void names_opened(const struct lent *l);
+void names_fix_links(struct stat *st);
 /** Corrects what fstat said of a lent inode. */
 void names_fix_stat(const struct lent *l, struct stat *st);
 
 /** Makes the name native: releases our own open file, waits for a pending one. 0; 1: open in another process, it can
  *  only be lent; or -EIO when what it waited for has failed. */
 int names_clear(uint64_t word);
+
+/** Is it a captured or pending name, which its directory does not show yet (or shows the older file of)? */
+bool names_hidden(int dirfd, const char *path, bool follow);
+/** For calls that have to find the name itself: names_clear of a path. 0 (go on natively), or -EIO. */
+int names_publish(int dirfd, const char *path, bool follow);
 
 /** Before an open that is not captured: 0: native; 1: open ret->path instead, with names_open_flags; or an error to be
  *  returned by the open. */
@@ -88,6 +97,9 @@ int names_change_wait(const struct change *c);
 /** Before a program is started: what it is, if it was just saved, is published first (a file that somebody may still
  *  write cannot be executed). `path` without '/' is searched elsewhere, by libc. */
 void names_before_exec(int dirfd, const char *path);
+
+/** Before the mode of what may be a directory changes: what is captured in it gets its name while it still may. */
+void names_before_mode(int dirfd, const char *path);
 
 /** Before a directory is listed: waits for its pending names. */
 void names_before_list(int dirfd, const char *path);

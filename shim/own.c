@@ -13,6 +13,7 @@
 #include "../core/os.h"
 #include "../core/util.h"
 #include "fdtable.h"
+#include "guard.h"
 
 #define OWN_RESERVE   80   // numbers kept for us below the limit
 #define PINS_MOVING   (-1) // in the hands of own_add, own_drop or own_move
@@ -70,27 +71,34 @@ int own_high(int fd) {
     return high;
 }
 
+int own_adopt(int high, dev_t dev, ino_t ino) {
+    for (int i = 0; high < FDTABLE_MAX && i < OWN_MAX; i++) {
+        struct own *o = &owns[i];
+        int free_fd = 0;
+        if (atomic_load(&o->fd) != 0 || !atomic_compare_exchange_strong(&o->fd, &free_fd, high + 1)) {
+            continue;
+        }
+        o->dev = dev;
+        o->ino = ino;
+        atomic_store(&o->pins, 0); // a free one is PINS_MOVING or fresh
+        mark(high, true);
+        return i;
+    }
+    return -EMFILE;
+}
+
 int own_add(int fd) {
     struct stat st;
     int high = own_high(fd);
     if (high < 0) {
         return high;
     }
-    int err = high < FDTABLE_MAX ? os_fstat(high, &st) : -EMFILE;
-    for (int i = 0; err >= 0 && i < OWN_MAX; i++) {
-        struct own *o = &owns[i];
-        int free_fd = 0;
-        if (atomic_load(&o->fd) != 0 || !atomic_compare_exchange_strong(&o->fd, &free_fd, high + 1)) {
-            continue;
-        }
-        o->dev = st.st_dev;
-        o->ino = st.st_ino;
-        atomic_store(&o->pins, 0); // a free one is PINS_MOVING or fresh
-        mark(high, true);
-        return i;
+    int r = os_fstat(high, &st);
+    r = r < 0 ? r : own_adopt(high, st.st_dev, st.st_ino);
+    if (r < 0) {
+        os_close(high);
     }
-    os_close(high);
-    return err < 0 ? err : -EMFILE;
+    return r;
 }
 
 // Is the number still the inode that we put there?
@@ -120,6 +128,18 @@ int own_pin(int handle) {
     }
     own_unpin(handle);
     return -EBADF;
+}
+
+bool own_still(int fd) {
+    for (int i = 0; i < OWN_MAX; i++) { // a number that was taken from us may be ours again, under another handle
+        if (atomic_load(&owns[i].fd) == fd + 1 && intact(&owns[i], fd)) {
+            return true;
+        }
+    }
+    if (!guard_foreign()) {
+        mark(fd, false); // closed behind our back, and the number used again
+    }
+    return false;
 }
 
 void own_unpin(int handle) {
@@ -170,9 +190,9 @@ int own_move(int fd) {
                 r = -EMFILE;
             }
             if (r >= 0) {
+                atomic_store(&o->fd, r + 1);
                 mark(r, true);
                 mark(fd, false);
-                atomic_store(&o->fd, r + 1);
                 os_close(fd);
             }
         } else {

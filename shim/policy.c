@@ -99,6 +99,7 @@ static int enter(struct place *p, int dirfd, const char *path) {
         return r;
     }
     p->dir = dir;
+    p->linked = false;
     p->dev = st.st_dev;
     p->ino = st.st_ino;
     p->mode = st.st_mode;
@@ -129,6 +130,7 @@ int place_find(struct place *p, int dirfd, const char *path, bool follow) {
         r = enter(&next, p->dir, target);
         place_close(p);
         if (r == 0) {
+            next.linked = true;
             *p = next;
         }
     }

@@ -26,7 +26,8 @@ bool policy_match_in(const char *patterns, int dir, const char *name);
 /** Where a name lives. `dir` is an O_PATH descriptor, closed by place_close. */
 struct place {
     int dir;
-    dev_t dev; // of the directory
+    bool linked; // the path ended in a symlink, which was followed
+    dev_t dev;   // of the directory
     ino_t ino;
     mode_t mode;           // of the directory
     struct timespec mtime; // of the directory

@@ -20,19 +20,30 @@
 #include <fts.h>
 #include <ftw.h>
 #include <glob.h>
+#include <linux/openat2.h>
 #include <spawn.h>
 #include <stdio.h>
 #include <sys/stat.h>
 #include <sys/time.h>
 #include <sys/uio.h>
 #include <utime.h>
+#include <wordexp.h>
 
+typedef int clone_main(void *);
 typedef int dir_filter(const struct dirent *);
 typedef int dir_order(const struct dirent **, const struct dirent **);
 typedef int glob_error(const char *, int);
 typedef int ftw_visit(const char *, const struct stat *, int);
 typedef int nftw_visit(const char *, const struct stat *, int, struct FTW *);
 typedef int fts_order(const FTSENT **, const FTSENT **);
+
+struct aiocb;
+struct mmsghdr;
+struct msghdr;
+struct sigevent;
+struct sockaddr;
+struct statfs;
+struct statvfs;
 
 /** Pointers, filled once by real_resolve; NULL before it, and for what this libc does not have. */
 struct real {

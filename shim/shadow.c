@@ -150,6 +150,14 @@ static int open_old(const struct place *p, const struct stat *seen, int flags) {
     return old;
 }
 
+// The errors of the program's open, for an inode without a name.
+static int may_open(int fd, int flags) {
+    char path[64];
+    log_format(path, sizeof path, "/proc/self/fd/%d", fd);
+    int r = os_openat(AT_FDCWD, path, (flags & ~(O_TRUNC | O_CREAT | O_NOFOLLOW)) | O_CLOEXEC, 0);
+    return r < 0 ? r : os_close(r);
+}
+
 // A shadow that replaces the inode open as `old`.
 static int make_over(const struct place *p, int old, const struct stat *st, int flags, struct shadow *s) {
     s->fd = make_inode(p, flags, 0600, s->hidden);
@@ -176,7 +184,8 @@ int shadow_make(const struct place *p, int base, int flags, mode_t mode, struct 
         return SHADOW_NATIVE;
     }
     if (base >= 0) {
-        return make_over(p, base, &st, flags, s);
+        r = may_open(base, flags);
+        return r < 0 ? r : make_over(p, base, &st, flags, s);
     }
     if (!replaceable(p, &st)) {
         return SHADOW_NATIVE;

@@ -14,6 +14,7 @@
 #include "namecalls.h"
 #include "real.h"
 #include "report.h"
+#include "shared.h"
 
 #include <dlfcn.h>
 #include <pthread.h>
@@ -22,12 +23,12 @@
 
 char shim_engine_path[4096];
 
-static void before_fork(void) {
+void shim_before_fork(void) {
     atomic_fetch_add(&shim.spawned, 1);
     file_hand_over_all();
 }
 
-static void after_fork_in_child(void) {
+void shim_after_fork_in_child(void) {
     shim.pid = os_getpid();
     shim.forked = true;
     report_after_fork();
@@ -75,6 +76,7 @@ __attribute__((constructor)) static void begin(int argc, char **argv, char **env
     real_resolve();
     log_setup(LOG_ERROR, 2, "fastckpt");
     // A setuid program takes no orders from its caller's environment.
+    shared_init(envp);
     int r = getauxval(AT_SECURE) ? -1 : config_load(&shim.config, envp, why, sizeof why);
     if (r == 0) {
         log_setup((enum log_level)shim.config.log, 2, "fastckpt");
@@ -87,7 +89,7 @@ __attribute__((constructor)) static void begin(int argc, char **argv, char **env
     }
     if (r == 0) {
         find_engine();
-        pthread_atfork(before_fork, NULL, after_fork_in_child);
+        pthread_atfork(shim_before_fork, NULL, shim_after_fork_in_child);
         atomic_store_explicit(&shim.ready, true, memory_order_release);
     }
     errno = saved;

@@ -97,7 +97,8 @@ Test(protocol, hostile_hello_and_heads) {
     CHANGED(MSG_RESERVE, 0, m.value = INT64_MAX);
     CHANGED(MSG_RESERVE, -EPROTO, m.value = 1ull << 63);
     CHANGED(MSG_SYNC, 0, m.scope = SYNC_PUBLISH);
-    CHANGED(MSG_SYNC, -EPROTO, m.scope = 4);
+    CHANGED(MSG_SYNC, 0, m.scope = SYNC_PUBLISH | SYNC_SPAWNED | SYNC_QUIET | SYNC_LOG | SYNC_INODE);
+    CHANGED(MSG_SYNC, -EPROTO, m.scope = 32);
     CHANGED(MSG_WAIT, 0, m.scope = WAIT_CLIENT);
     CHANGED(MSG_WAIT, -EPROTO, m.scope = WAIT_CLIENT + 1);
     CHANGED(MSG_STATUS, -EPROTO, memset(m.u.status.backend, 'x', sizeof m.u.status.backend));

@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: MIT
+//
+// engine_fd: the descriptions by which the engine holds a file: the program's, and one of its own. Opens and replaces
+// them; which one a write takes is layout.c's.
+
+#include "engine.h"
+#include "log.h"
+#include "os.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <sys/vfs.h>
+
+#define EXT4_MAGIC 0xEF53
+#define XFS_MAGIC  0x58465342
+
+int files_description(const struct config *c, int fd, bool followed, uint32_t *direct, bool *ret_ours) {
+    char path[64];
+    log_format(path, sizeof path, "/proc/self/fd/%d", fd);
+    struct statfs s;
+    bool can = !followed && c->direct == DIRECT_AUTO && OS_CALL(SYS_fstatfs, fd, &s, 0, 0, 0, 0) == 0 &&
+               (s.f_type == EXT4_MAGIC || s.f_type == XFS_MAGIC);
+    int own = can ? os_openat(AT_FDCWD, path, O_RDWR | O_DIRECT | O_NONBLOCK, 0) : -EINVAL;
+    *direct = own >= 0;
+    static const int modes[] = {O_RDWR, O_WRONLY, O_RDONLY};
+    for (size_t i = 0; own < 0 && i < ARRAY_LEN(modes) - !followed; i++) { // a captured one is written by it
+        own = os_openat(AT_FDCWD, path, modes[i] | O_NONBLOCK, 0);
+    }
+    *ret_ours = own >= 0;
+    return own < 0 ? os_fcntl(fd, F_DUPFD, 3) : own; // 0444 files: then both are one description
+}
+
+void files_part_from_program(struct engine *e, const struct file_slot *f) {
+    uint32_t direct;
+    bool ours;
+    int fd = files_description(&e->p.st->config, f->fd_own, true, &direct, &ours);
+    if (fd >= 0) {
+        if (ours) {
+            OS_CALL(SYS_dup3, fd, f->fd_prog, 0, 0, 0, 0);
+        }
+        os_close(fd);
+    }
+}

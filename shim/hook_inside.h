@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: MIT
+//
+// hook_inside: what several hook_*.c ask about a descriptor, and how they look at a program's memory. Inline, because
+// it stands on the path that costs nothing.
+
+#ifndef FASTCKPT_HOOK_INSIDE_H
+#define FASTCKPT_HOOK_INSIDE_H
+
+#include "fdtable.h"
+#include "real.h"
+
+/** The captured file of `fd` for a call that stages or settles; in a vfork child none: the kernel's offset is
+ *  shared. */
+static inline struct file *hook_captured(int fd) {
+    return LIKELY(fd_peek(fd) == NULL) ? NULL : fd_get(fd, true);
+}
+
+/** For calls that the shim does not model: all bytes into the kernel's file first. 0, or the file's error. */
+static inline int hook_settled(int fd) {
+    struct file *f = hook_captured(fd);
+    return LIKELY(f == NULL) ? 0 : file_settle(f, fd);
+}
+
+/** The same, and nothing of it is staged any more: somebody whom no hook sees is going to write. */
+static inline int hook_unstaged(int fd) {
+    struct file *f = hook_captured(fd);
+    if (LIKELY(f == NULL)) {
+        return 0;
+    }
+    int r = file_settle(f, fd);
+    f->native = true;
+    return r;
+}
+
+/** Copies from a program's pointer that may be wild. False: it is, and the kernel is to say so. */
+static inline bool hook_fetch(void *to, const void *from, size_t len) {
+    struct iovec here = {to, len}, there = {(void *)(uintptr_t)from, len};
+    long r = OS_CALL(SYS_process_vm_readv, os_getpid(), &here, 1, &there, 1, 0);
+    if (UNLIKELY(r == -ENOSYS || r == -EPERM)) { // a seccomp filter forbids it: trust
+        __builtin_memcpy(to, from, len);
+        return true;
+    }
+    return r == (long)len;
+}
+
+/** What an open is beyond the real call (hook_open.c): a descriptor, an error, or CAPTURE_NATIVE: it is just that. */
+long hook_open_slow(int dirfd, const char *path, int flags, mode_t mode, const void *caller);
+long hook_openat2_slow(int dirfd, const char *path, const struct open_how *how, size_t size, const void *caller);
+
+#endif
