@@ -114,11 +114,6 @@ class Bench:
         self.engines.append(env)
         return env
 
-    def make_programs(self):
-        names = [os.path.relpath(self.victim(f"bench_{x}"), ROOT) for x in ("save", "step", "write")]
-        if not all(os.path.exists(os.path.join(ROOT, name)) for name in names):
-            subprocess.run(["make", "-s", "--no-print-directory", *names], cwd=ROOT, check=True)
-
     def path(self, name):
         return os.path.join(self.ck, name)
 

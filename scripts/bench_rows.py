@@ -213,17 +213,6 @@ def small_files(b):
             "small_durable_speedup": (s / t, {"native_fsync_s": s, "durable_s": t, "files": FILES})}
 
 
-def untracked_write_ns(b):
-    native, ours, count = [], [], 500000
-    argv = [b.victim("bench_write")]
-    with b.program(argv, False) as n, b.program(argv, True) as f:
-        for _ in range(WARM + 3 * b.rounds):
-            native.append(n.ask(str(count))[0])
-            ours.append(f.ask(str(count))[0])
-    a, z = median(ours[WARM:]), median(native[WARM:])
-    return {"untracked_write_ns": (a - z, {"fastckpt_ns": a, "native_ns": z})}
-
-
 def run_steps(b, p, rotate):
     """60 steps, every second one with a save: what they took, seconds held, CPU seconds of the engine."""
     for i in range(3):

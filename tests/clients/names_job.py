@@ -259,11 +259,26 @@ def times():
     os.write(fd, noise(2 * MIB))
     os.utime(fd, ns=(12 * 10**17, 13 * 10**17))
     os.close(fd)
-    say(os.stat("n.pt").st_mtime_ns)
+    say(os.stat("n.pt").st_mtime_ns, os.stat("n.pt").st_atime_ns)  # pending
     os.utime("n.pt", ns=(14 * 10**17, 15 * 10**17))
     say(os.stat("n.pt").st_mtime_ns)
     time.sleep(0.6)
     say(os.stat("n.pt").st_mtime_ns, os.stat("m.pt").st_mtime_ns)
+
+
+def readonly_directory():
+    """A directory is closed right after its files are: they are in it."""
+    os.mkdir("d")
+    with open("big.pt", "wb") as f:
+        f.write(noise(BIG))
+    save("d/m.pt")
+    os.chmod("d", 0o555)
+    say(os.listdir("d"), os.path.getsize("d/m.pt"))
+    try:
+        say(os.unlink("d/m.pt"))
+    except OSError as e:
+        say(e.errno)
+    os.chmod("d", 0o755)
 
 
 def read_back():

@@ -14,6 +14,7 @@ import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
 from fc import *  # noqa: E402,F403
+import fc  # noqa: E402
 from disks import BrokenFS, LoopFS  # noqa: E402
 
 WHO = {"root": None, "user": USER}
@@ -107,14 +108,26 @@ def broken(name, who, io, fn):
         fs.free()
 
 
+def paused(box, fs, hold_ms, before, after):
+    """Runs ops; between the two lists (space is reserved, the first bytes are written) the disk begins to fail, but
+    answers only after `hold_ms`: what follows is accepted before the error is known."""
+    p = box.start([victim("ops")] + before + ["s:500", "y:now", "i"] + after, stdin=-1)
+    out = []
+    while not out or out[-1] != "now\n":
+        out.append(p.stdout.readline())
+        assert out[-1], "it ended: %s %s" % (out, p.stderr.read())
+    fs.faults(errno.EIO, hold_ms)
+    rest, err = p.communicate("\n", timeout=60)
+    return fc.Result(p.returncode, "".join(out) + rest, err, 0)
+
+
 def eio_after_close(fs, box):
     old_save(box)
-    fs.faults(errno.EIO, 3000)
-    r = box.run([SAVER, "-p", "m.pt", "-s", "24M", "-n", "1", "-F", "2"], timeout=90)
-    assert "closed 2 m.pt" in r.out, "not after close: %r" % r
+    r = paused(box, fs, 1500, ["o:0:wct:644:m.pt", "W:0:9M:1"], ["W:0:15M:2", "c:0"])
+    assert r.lines()[-2:] == ["writes=%d" % (15 * MIB), "close=0"], "not after close: %r" % r
     told = [l for l in r.messages() if "m.pt" in l and "Input/output error" in l]
     assert told, "nothing is said on stderr: %r" % r.err
-    assert "saver" in " ".join(told), "it does not say where the file was opened: %s" % told
+    assert "ops" in " ".join(told), "it does not say where the file was opened: %s" % told
     assert r.failures() == 1, r.err
     assert whole(box) == ("whole", 1), whole(box)
     assert "m.pt" in box.engine_log(), "the engine's log does not name it"
@@ -143,9 +156,8 @@ def eio_then_delete(fs, box):
     """What is behind a failed save: deletions and replacements are not carried out."""
     old_save(box, "ck-1.pt")
     old_save(box, "latest", "8K")
-    fs.faults(errno.EIO, 1000)
-    r = box.ops("o:0:wct:644:ck-2.pt", "W:0:24M:2", "c:0", "o:1:wct:644:latest", "W:1:2:3", "c:1", "u:ck-1.pt",
-                timeout=90)
+    r = paused(box, fs, 1000, ["o:0:wct:644:ck-2.pt", "W:0:9M:1"],
+               ["W:0:15M:2", "c:0", "o:1:wct:644:latest", "W:1:2:3", "c:1", "u:ck-1.pt"])
     box.wait()
     assert whole(box, "ck-1.pt") == ("whole", 1), "ck-1.pt was deleted behind a failed save: %r" % r
     assert whole(box, "latest") == ("whole", 1), "latest was replaced behind a failed save: %r" % r

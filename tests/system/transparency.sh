@@ -59,7 +59,7 @@ compare() {
     done
 }
 
-for victim in fam_open fam_stdio fam_fd fam_names; do
+for victim in fam_open fam_stdio fam_fd fam_names fam_raw fam_more fam_locks; do
     compare "$victim" "$build/victims/$victim"
 done
 

@@ -1,0 +1,73 @@
+#!/usr/bin/python3
+# SPDX-License-Identifier: MIT
+# run-as: both
+# timeout: 110
+#
+# Proves P1 and P2: random sequences of calls have the same results, offsets, errors, metadata and bytes as without the
+# shim. How: tests/lib/fuzzing.py, the scripts of every difference found so far and some seconds of new seeds, on both
+# backends. Cannot see crashes, times that no script has set, directories' times, or calls that fuzz_ops does not make.
+#   fuzz.py SEED...   these seeds        fuzz.py FILE...   these scripts        fuzz.py -p SEED   prints the script
+
+import os
+import sys
+import time
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
+args, sys.argv[1:] = sys.argv[1:], []
+from fc import *  # noqa: E402,F403
+import fuzzing  # noqa: E402
+
+SECONDS = 10.0  # for each backend, kept scripts not counted
+SEEDS = 75
+FIRST = int(os.environ.get("SEED") or 0) * 1000000 + (500000 if os.environ.get("TEST_AS") == "user" else 1)
+
+
+def kept(io, fuzzer):
+    bad = []
+    for name, script in fuzzing.kept().items():
+        how = fuzzer.fails(script)
+        if how:
+            bad.append("%s: %s" % (name, how))
+    assert not bad, "; ".join(bad)
+
+
+def seeds(io, fuzzer):
+    end = time.monotonic() + SECONDS
+    first = FIRST + (0 if io == "uring" else SEEDS)
+    done, found = fuzzing.hunt(fuzzer, range(first, first + SEEDS), stop=lambda *_: time.monotonic() > end)
+    say("%s: %d sequences from seed %d" % (io, done, first))
+    for f in found:
+        say(fuzzing.show(*f))
+    assert not found, "; ".join("seed %s: %s" % f[:2] for f in found)
+
+
+def by_hand(words):
+    if words[0] == "-p":
+        say(fuzzing.generate(int(words[1])))
+        return
+    for io in ("uring", "threads"):
+        fuzzer = fuzzing.Fuzzer("hand-" + io, io=io)
+        for w in words:
+            if w.isdigit():
+                for f in fuzzing.hunt(fuzzer, [int(w)])[1]:
+                    say(fuzzing.show(*f))
+            else:
+                with open(w) as f:
+                    say("%s, %s: %s" % (w, io, fuzzer.fails(f.read()) or "the same"))
+
+
+def main():
+    if args:
+        by_hand(args)
+        return
+    for io in ("uring", "threads"):
+        fuzzer = fuzzing.Fuzzer("fuzz-" + io, io=io)
+        with case("fuzz_kept_" + io):
+            kept(io, fuzzer)
+        with case("fuzz_seeds_" + io):
+            seeds(io, fuzzer)
+        fuzzer.box.close()
+    finish()
+
+
+main()
