@@ -36,17 +36,19 @@ struct io {
 
 // ---- The real calls
 
-/** The name of an open file that works without privilege is the one in /proc; without /proc the kernel takes an empty
- *  path from CAP_DAC_READ_SEARCH and, since Linux 6.10, from whoever opened the file. */
+/** An empty path is taken from CAP_DAC_READ_SEARCH and, since Linux 6.10, from whoever opened the file; the name in /proc
+ *  is taken from everybody, where there is a /proc. */
 static int call_link_fd(int fd, int dirfd, const char *name) {
-    char path[32];
-    log_format(path, sizeof path, "/proc/self/fd/%d", fd);
-    int ret = os_linkat(AT_FDCWD, path, dirfd, name, AT_SYMLINK_FOLLOW);
-    if (ret != -ENOENT && ret != -ENOTDIR) {
+    // The short way first: half the cost of the other, which walks through /proc and back.
+    int ret = os_linkat(fd, "", dirfd, name, AT_EMPTY_PATH);
+    if (ret != -ENOENT) {
         return ret;
     }
-    // ENOENT may also mean that the directory is gone: then the second try says so too, in words of its own.
-    return os_linkat(fd, "", dirfd, name, AT_EMPTY_PATH) == 0 ? 0 : ret;
+    // Not allowed, or the directory is gone: the second way tells.
+    char path[32];
+    log_format(path, sizeof path, "/proc/self/fd/%d", fd);
+    int again = os_linkat(AT_FDCWD, path, dirfd, name, AT_SYMLINK_FOLLOW);
+    return again == -ENOTDIR ? ret : again;
 }
 
 /** fsync of a directory that may be written but not read: any descriptor of the file system serves for syncfs, and who

@@ -167,6 +167,13 @@ static void reserve_done(struct writer *w, unsigned slot, struct file_run *r, in
     }
 }
 
+void writer_buffered(struct file_slot *f) {
+    if (f->direct) {
+        os_fcntl(f->fd_own, F_SETFL, 0); // takes O_DIRECT from it
+        f->direct = 0;
+    }
+}
+
 static void gate_done(struct io_job *job) {
     struct writer *w = job->arg;
     struct file_run *r = (struct file_run *)((char *)job - offsetof(struct file_run, job));
@@ -181,7 +188,7 @@ static void gate_done(struct io_job *job) {
     } else if (job->result >= 0) {
         f->size_made = r->gate_to;
     } else if (no_fallocate(job->result)) {
-        f->direct = 0; // no growth without extending writes: buffered from here on
+        writer_buffered(f); // no growth without extending writes
     } else {
         w->on_error(w->arg, slot, job->result, "growing the file");
     }

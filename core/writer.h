@@ -66,6 +66,8 @@ void writer_add(struct writer *w, unsigned chunk);
  *  changed: 1 when it is there, 0 while it is being made, or the error (-ENOSPC ...). */
 void writer_reserve(struct writer *w, unsigned slot, uint64_t end);
 int writer_reserved(const struct writer *w, unsigned slot, uint64_t end);
+/** From here on by the page cache alone. What is in flight goes on as it is. */
+void writer_buffered(struct file_slot *f);
 /** True when every chunk of the file handed over with a number < `number` is in the kernel's file. */
 bool writer_settled(const struct writer *w, unsigned slot, uint64_t number);
 /** Throws away what is handed over and not in flight: the file failed or was dropped. */
