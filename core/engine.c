@@ -177,6 +177,11 @@ static bool is_idle(const struct engine *e) {
             return false;
         }
     }
+    for (unsigned i = 0; i < CONNS_MAX; i++) { // who has connected says hello in a moment
+        if (e->p.st->conns[i].fd > 0 && e->p.st->conns[i].client == NO_CLIENT) {
+            return false;
+        }
+    }
     return true;
 }
 

@@ -252,7 +252,7 @@ static enum verdict do_lend(struct engine *e, struct entry *en) {
         return WAIT;
     }
     if (l->flags & LEND_SETTLE && f->state == FILE_OPEN) {
-        writer_buffered(f); // who has it may write through the page cache: direct writes beside that end in EIO at fsync
+        writer_buffered(f); // who has it may write by the page cache: direct writes beside that end in EIO at fsync
     }
     l->state = f->state == FILE_OPEN ? NAME_OPEN : NAME_PENDING;
     l->client = f->client;

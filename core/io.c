@@ -36,8 +36,8 @@ struct io {
 
 // ---- The real calls
 
-/** An empty path is taken from CAP_DAC_READ_SEARCH and, since Linux 6.10, from whoever opened the file; the name in /proc
- *  is taken from everybody, where there is a /proc. */
+/** An empty path is taken from CAP_DAC_READ_SEARCH and, since Linux 6.10, from whoever opened the file; the name in
+ *  /proc is taken from everybody, where there is a /proc. */
 static int call_link_fd(int fd, int dirfd, const char *name) {
     // The short way first: half the cost of the other, which walks through /proc and back.
     int ret = os_linkat(fd, "", dirfd, name, AT_EMPTY_PATH);

@@ -310,9 +310,13 @@ static int start_locked(int dirfd, int lock, const char *dir_path, uint64_t key,
         return err;
     }
     int sock = runtime_connect(dirfd, key);
-    if (nobody_there(sock)) {
+    while (nobody_there(sock) && err == 0) {
         err = launch(dir_path, key, binary, envp);
         sock = err < 0 ? err : runtime_connect(dirfd, key);
+        if (err == 0 && nobody_there(sock)) { // the pair before it is on its way out, and has the lock for pairs still
+            err = os_now_ns(CLOCK_MONOTONIC) > end ? -ETIMEDOUT : 0;
+            os_sleep_ms(5);
+        }
     }
     os_flock(lock, LOCK_UN); // explicitly: a child forked meanwhile has the same description
     return sock;

@@ -119,12 +119,42 @@ static int enlist(struct place *p, const struct request *rq, int fd, const struc
     return 0;
 }
 
+// Inodes that this process made by O_EXCL, the last few: an empty one is no lock but a temporary that is opened again
+// (Lightning closes it first). Lossy on purpose: who is forgotten is native.
+static _Atomic uint64_t made[16];
+
+static uint64_t made_mark(const struct stat *st) {
+    return (uint64_t)st->st_ino ^ (uint64_t)st->st_dev << 40;
+}
+
+static void note_made(const struct stat *st) {
+    static _Atomic unsigned next;
+    atomic_store_explicit(&made[atomic_fetch_add(&next, 1) % ARRAY_LEN(made)], made_mark(st), memory_order_relaxed);
+}
+
+// An empty file that is there already is somebody's lock: it holds nothing whose order matters.
+static bool is_lock(const struct place *p) {
+    struct stat st;
+    if (os_fstatat(p->dir, p->name, &st, AT_SYMLINK_NOFOLLOW) < 0 || !S_ISREG(st.st_mode) || st.st_size > 0) {
+        return false;
+    }
+    for (size_t i = 0; i < ARRAY_LEN(made); i++) {
+        if (atomic_load_explicit(&made[i], memory_order_relaxed) == made_mark(&st)) {
+            return false;
+        }
+    }
+    return true;
+}
+
 // Follows a file opened natively, if it is the regular file under its name.
 static void follow(struct place *p, const struct request *rq, int fd) {
     struct stat st, named;
     if (os_fstat(fd, &st) == 0 && S_ISREG(st.st_mode) && !shadow_useless_fs(p->dir) &&
         os_fstatat(p->dir, p->name, &named, AT_SYMLINK_NOFOLLOW) == 0 && named.st_dev == st.st_dev &&
         named.st_ino == st.st_ino) {
+        if (rq->flags & O_EXCL) {
+            note_made(&st);
+        }
         enlist(p, rq, fd, NULL);
     }
 }
@@ -144,6 +174,21 @@ static int native(const struct place *p, const struct request *rq) {
     return r < 0 ? r : CAPTURE_NATIVE;
 }
 
+// Opens a lock. The engine does not hear of it; this process knows that it has it open, in case it gets content.
+static int open_lock(const struct place *p, const struct request *rq) {
+    struct stat st;
+    int r = before_truncation(p, rq);
+    int fd = r < 0 ? r : os_openat(rq->dirfd, rq->path, rq->flags, rq->mode);
+    struct file *f = fd >= 0 && fd < FDTABLE_MAX && os_fstat(fd, &st) == 0 && S_ISREG(st.st_mode) ? file_new() : NULL;
+    if (f != NULL) {
+        f->dev = st.st_dev;
+        f->ino = st.st_ino;
+        f->followed = f->native = f->settled = true;
+        fd_enter(fd, f);
+    }
+    return fd;
+}
+
 static int open_followed(struct place *p, const struct request *rq) {
     struct stat st;
     int r = os_fstatat(p->dir, p->name, &st, AT_SYMLINK_NOFOLLOW);
@@ -161,12 +206,6 @@ static int open_followed(struct place *p, const struct request *rq) {
     return fd;
 }
 
-// An empty file that is there already is somebody's lock: it holds nothing whose order matters.
-static bool is_lock(const struct place *p) {
-    struct stat st;
-    return os_fstatat(p->dir, p->name, &st, AT_SYMLINK_NOFOLLOW) == 0 && S_ISREG(st.st_mode) && st.st_size == 0;
-}
-
 // `base`: the pending inode of this name, if there is one (fd -1: none).
 static int open_shadow(struct place *p, const struct request *rq, const struct lent *base, uint64_t word) {
     struct shadow s;
@@ -176,7 +215,7 @@ static int open_shadow(struct place *p, const struct request *rq, const struct l
     int r = shadow_make(p, base->fd, rq->flags, rq->mode, &s);
     if (r == SHADOW_NATIVE) {
         r = names_clear(word); // a pending file of this name first, then over it
-        return r < 0 ? r : is_lock(p) ? native(p, rq) : open_followed(p, rq);
+        return r < 0 ? r : is_lock(p) ? open_lock(p, rq) : open_followed(p, rq);
     }
     if (r < 0) {
         return r;
@@ -226,7 +265,7 @@ static int open_matched(struct place *p, const struct request *rq) {
     if ((state == NAME_OPEN || state == NAME_PENDING) && open_again(p, rq, class, word, &base, &r)) {
         return r;
     }
-    if (class == CLASS_SHADOW && held_open(p)) {
+    if (class == CLASS_SHADOW && held_open(p) && !is_lock(p)) {
         class = CLASS_FOLLOW;
     }
     r = class == CLASS_SHADOW   ? open_shadow(p, rq, &base, word)
@@ -288,4 +327,23 @@ void capture_follow(int fd, int dirfd, const char *path, int flags, const void *
         place_close(&p);
     }
     guard_depth--;
+}
+
+void capture_renamed(int fromdir, const char *from, int todir, const char *to, const void *caller) {
+    const char *patterns = shim.config.paths;
+    if (!atomic_load_explicit(&shim.ready, memory_order_acquire) || guard_depth != 0 || guard_foreign() ||
+        !policy_match(patterns, todir, to) || policy_match(patterns, fromdir, from)) {
+        return;
+    }
+    int fd = os_openat(todir, to, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0);
+    fd = fd < 0 ? fd : own_high(fd);
+    if (fd < 0) {
+        return;
+    }
+    capture_follow(fd, todir, to, O_RDONLY | O_NOFOLLOW, caller);
+    struct file *f = fd_get(fd, true);
+    if (f != NULL) {
+        fd_before_close(fd, f); // in the order of numbers, the engine syncs it by a description of its own
+    }
+    os_close(fd);
 }

@@ -20,4 +20,8 @@ int capture_open(int dirfd, const char *path, int flags, mode_t mode, const void
 /** A file that was opened natively by a call we do not model (mkstemp, freopen): followed, if its name matches. */
 void capture_follow(int fd, int dirfd, const char *path, int flags, const void *caller);
 
+/** After a rename of an unmatched file onto a matched name (Lightning, fsspec): the file is followed, so that nothing
+ *  published later can outlive a crash that it does not. */
+void capture_renamed(int fromdir, const char *from, int todir, const char *to, const void *caller);
+
 #endif

@@ -182,7 +182,7 @@ static int session_begin(const struct msg *a, const int *fds, int n) {
     return 0;
 }
 
-static int session_start(char *why, size_t cap) {
+static int session_try(char *why, size_t cap) {
     int sock = client_dial(true, why, cap);
     if (sock < 0) {
         return sock;
@@ -198,6 +198,15 @@ static int session_start(char *why, size_t cap) {
     }
     if (r < 0) {
         log_format(why, cap, "the engine's first answer: %s", log_errno(-r));
+    }
+    return r;
+}
+
+// An engine that hangs up at once was about to leave: there is another, or one is started.
+static int session_start(char *why, size_t cap) {
+    int r = -EPIPE;
+    for (int i = 0; i < 3 && (r == -EPIPE || r == -ECONNRESET); i++) {
+        r = session_try(why, cap);
     }
     return r;
 }

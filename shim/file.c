@@ -120,7 +120,7 @@ struct file *file_each(uint32_t *i) {
 struct file *file_by_inode(dev_t dev, ino_t ino) {
     uint32_t i = 0;
     for (struct file *f; (f = file_each(&i));) {
-        if (f->ino == ino && f->dev == dev && !f->closed && !f->inherited && f->id != 0) {
+        if (f->ino == ino && f->dev == dev && !f->closed && !f->inherited && (f->id != 0 || f->followed)) {
             return f;
         }
     }

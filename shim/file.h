@@ -124,6 +124,10 @@ void file_before_exec(void);
 void file_close_all(void);
 /** Fork handler of the child: forgets all files. */
 void file_after_fork(void);
+/** Has this process started others since the file was opened? They may have its descriptor. */
+static inline bool file_has_spawned(const struct file *f) {
+    return UNLIKELY(atomic_load_explicit(&shim.spawned, memory_order_relaxed) != f->spawned_at);
+}
 /** The object of this process with the engine's id, or NULL. */
 struct file *file_by_id(uint64_t id);
 /** An open one of this process on this inode, or NULL. */

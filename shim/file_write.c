@@ -237,7 +237,7 @@ static bool appends(int fd) {
 static ssize_t write_once(struct file *f, int fd, const struct iovec *iov, int n, off_t at) {
     file_begin(f, fd);
     ssize_t r = file_known_error(f);
-    if (r == 0 && !file_is_native(f) && UNLIKELY(atomic_load(&shim.spawned) != f->spawned_at) && appends(fd)) {
+    if (r == 0 && !file_is_native(f) && file_has_spawned(f) && appends(fd)) {
         r = file_settle_locked(f, fd);
         f->native = true;
     }
@@ -326,12 +326,12 @@ off_t file_lseek(struct file *f, int fd, off_t off, int whence) {
     file_begin(f, fd);
     off_t r;
     struct stat st;
-    if (whence == SEEK_END && f->staged_end > 0 && os_fstat(fd, &st) == 0) {
+    if (whence == SEEK_END && f->staged_end > 0 && !file_has_spawned(f) && os_fstat(fd, &st) == 0) {
         off_t size = (off_t)max_u64((uint64_t)st.st_size, f->staged_end);
         off_t to;
         r = __builtin_add_overflow(size, off, &to) ? -EOVERFLOW : os_lseek(fd, to, SEEK_SET);
     } else {
-        if (whence != SEEK_END) { // holes and data: only the kernel knows, once it has everything
+        if (whence != SEEK_END || file_has_spawned(f)) { // only the kernel knows, once it has all
             file_settle_locked(f, fd);
         }
         r = os_lseek(fd, off, whence);

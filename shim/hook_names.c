@@ -4,6 +4,7 @@
 // matched, captured or pending name, or moves a directory, happens behind what was closed before it (design, P4); if
 // some of that has failed, it does not happen: EIO.
 
+#include "capture.h"
 #include "namecalls.h"
 #include "real.h"
 
@@ -39,20 +40,39 @@ static int before_rename(int fromdir, const char *from, int todir, const char *t
     return leave_alone() ? 0 : before_two(fromdir, from, todir, to, CHANGE_RELEASE);
 }
 
+// What the real call said; a success may have brought an unmatched file under a matched name.
+static int renamed(int r, int fromdir, const char *from, int todir, const char *to) {
+    if (r == 0) {
+        capture_renamed(fromdir, from, todir, to, __builtin_return_address(0));
+    }
+    return r;
+}
+
 int hook_rename(const char *from, const char *to) {
     int r = before_rename(AT_FDCWD, from, AT_FDCWD, to);
-    return r < 0 ? (int)hook_ret(r) : (int)NATIVE_OR(rename, os_renameat2(AT_FDCWD, from, AT_FDCWD, to, 0), from, to);
+    if (r < 0) {
+        return (int)hook_ret(r);
+    }
+    r = (int)NATIVE_OR(rename, os_renameat2(AT_FDCWD, from, AT_FDCWD, to, 0), from, to);
+    return renamed(r, AT_FDCWD, from, AT_FDCWD, to);
 }
 
 int hook_renameat(int fromdir, const char *from, int todir, const char *to) {
     int r = before_rename(fromdir, from, todir, to);
-    return r < 0 ? (int)hook_ret(r)
-                 : (int)NATIVE_OR(renameat, os_renameat2(fromdir, from, todir, to, 0), fromdir, from, todir, to);
+    if (r < 0) {
+        return (int)hook_ret(r);
+    }
+    r = (int)NATIVE_OR(renameat, os_renameat2(fromdir, from, todir, to, 0), fromdir, from, todir, to);
+    return renamed(r, fromdir, from, todir, to);
 }
 
 int hook_renameat2(int fromdir, const char *from, int todir, const char *to, unsigned flags) {
     int r = before_rename(fromdir, from, todir, to);
-    return r < 0 ? (int)hook_ret(r) : (int)NATIVE(renameat2, SYS_renameat2, fromdir, from, todir, to, flags);
+    if (r < 0) {
+        return (int)hook_ret(r);
+    }
+    r = (int)NATIVE(renameat2, SYS_renameat2, fromdir, from, todir, to, flags);
+    return renamed(r, fromdir, from, todir, to);
 }
 
 // After the real unlink of a name whose captured file was dropped: an older file may have stood there, or none.

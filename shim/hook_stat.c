@@ -51,7 +51,8 @@ static int corrected(int r, int fd, struct stat *st) {
         }
     } else if (UNLIKELY(fd_peek(fd) != NULL) && r == 0) {
         struct file *f = fd_get(fd, false);
-        if (f != NULL && f->inherited) { // the parent's staged bytes count
+        // Staged bytes of the parent's count, in a child; what a child has cut off does not, in the parent.
+        if (f != NULL && (f->inherited || (f->staged_end > 0 && file_has_spawned(f)))) {
             file_settle(f, fd);
             os_fstat(fd, st);
         }

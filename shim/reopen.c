@@ -77,6 +77,10 @@ static int reopen_old(struct file *f, int fd) {
         int to = os_openat(dir, f->name, flags | O_TRUNC | O_CLOEXEC, 0);
         r = to < 0 || move_bytes(fd, to) < 0 || file_drop(f) < 0;
         if (r == 0) {
+            struct timespec ts[2] = {f->atime, f->mtime};
+            if (f->times_set) {
+                OS_CALL(SYS_utimensat, to, NULL, ts, 0, 0, 0);
+            }
             char name[NAME_CAP];
             log_format(name, sizeof name, "%s", f->name);
             atomic_fetch_add(&f->refs, 1);

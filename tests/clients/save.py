@@ -1,22 +1,16 @@
 # SPDX-License-Identifier: MIT
 #
-# The Python programs of clients.tsv: save.py KIND... ("KIND@DIR" runs in that directory). Deterministic: two runs give
+# Programs of clients.tsv: torch, numpy, pickle, subprocesses, locks. Run by common.main. Deterministic: two runs give
 # the same bytes.
 import fcntl
 import os
 import pickle
-import random
 import shutil
 import subprocess
 import sys
 import tempfile
 
-MIB = 1 << 20
-
-
-def noise(n, seed=1):
-    block = random.Random(seed).randbytes(min(n, MIB) or 1)
-    return (block * (n // len(block) + 1))[:n]
+from common import MIB, main, noise
 
 
 def model():
@@ -137,8 +131,4 @@ def copies():
     shutil.copy2("../../src/big", "b.bin")
 
 
-for arg in sys.argv[1:]:
-    kind, _, where = arg.partition("@")
-    if where:
-        os.chdir(where)
-    globals()[kind]()
+main(globals())

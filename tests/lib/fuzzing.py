@@ -284,22 +284,22 @@ def generate(seed):
 
 # What differs by design, taken out of both traces, each with its reason. (Three more are in the victim, where it takes
 # the program's own knowledge to leave them out: replaces_under_reader, op_fstat, op_getfl.)
-def normal(line, children):
+def normal(line, unseen):
     if re.match(r"(fork |thread )*list ", line):
         # README, "What it does not catch": an open captured file is not in its directory's listing before it is
         # complete. fuzz_ops marks the names of open files.
         line = " ".join(w for w in line.split(" ") if not w.endswith("?"))
-    if children:
-        # What a child writes to an inherited descriptor after its parent's futimens: where bytes were staged the
-        # parent cannot know of it, and its times win.
+    if unseen:
+        # What a child, or the C library's own write, writes to a descriptor after futimens: where bytes were staged
+        # the shim cannot know of it, and those times win.
         line = re.sub(r" m=[0-9.]+", "", line)
     return line
 
 
 def difference(native, shim, script):
     """The first line that differs, or None."""
-    children = bool(re.search(r"^(fork|spawnx?|exec) ", script, re.M))
-    a, b = [normal(l, children) for l in native], [normal(l, children) for l in shim]
+    unseen = bool(re.search(r"^(fork|spawnx?|exec|fdopen|fnw) ", script, re.M))
+    a, b = [normal(l, unseen) for l in native], [normal(l, unseen) for l in shim]
     for x, y in zip(a, b):
         if x != y:
             return "native: %s | shim: %s" % (x, y)

@@ -5,8 +5,9 @@
 #
 # Proves that ways of loading, beginning, splitting and ending a process change nothing about its saves: plugins,
 # constructors, other allocators and preloads on either side, vfork, clone, raw forks, exec, daemons, signals, ends of
-# all kinds. How: victims and small programs run natively and under the shim; same lines, status and files are asked,
-# and no word from the shim; the backends take turns. Cannot see whether they were fast, or what others saw meanwhile; Go where it is installed.
+# all kinds. How: victims and small programs run natively and under the shim, the backends taking turns; same lines,
+# status and files are asked, and no word from the shim. Cannot see whether they were fast, or what others saw;
+# Go where it is installed.
 
 import os
 import sys

@@ -8,6 +8,7 @@
 # backends: uring threads
 import ctypes
 import os
+import re
 import select
 import struct
 import sys
@@ -48,7 +49,7 @@ COMPLETE = {"new.bin": (3000000, b"a"), "small.json": (30, b"b"), "old.bin": (30
 
 class Watch:
     def __init__(self, d):
-        self.d, self.seen = d, []
+        self.d, self.seen, self.hidden = d, [], set()
         self.fd = libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
         assert self.fd >= 0 and libc.inotify_add_watch(self.fd, d.encode(), WATCHED) >= 0
 
@@ -70,7 +71,9 @@ class Watch:
             _, mask, _, n = struct.unpack_from("iIII", b, at)
             name = b[at + 16:at + 16 + n].rstrip(b"\0").decode()
             at += 16 + n
-            if not name.startswith((".fastckpt", "#")):
+            if name.startswith(".fastckpt"):
+                self.hidden.add(name)
+            elif not name.startswith("#"):
                 self.seen.append((mask & WATCHED, name, self.content(name)))
         return True
 
@@ -112,6 +115,7 @@ def each_noticed(box, pause):
     created = [n for n in w.notices(IN_CREATE) if n != "t.tmp"]
     assert created == ["new.bin", "small.json", "latest", "last.bin"], w.seen
     assert w.notices(IN_DELETE) == ["gone.bin"], w.seen
+    assert w.hidden and all(re.fullmatch("\\.fastckpt-[0-9a-f]+", n) for n in w.hidden), w.hidden
     for m, n, content in w.seen:
         if m & (IN_CREATE | IN_MOVED_TO) and n != "t.tmp":
             assert content == COMPLETE[n], "%s is noticed with %s, not %s" % (n, content, COMPLETE[n])
