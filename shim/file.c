@@ -26,7 +26,6 @@ struct file_report file_report;
 static struct file files[FILES_MAX];
 static _Atomic uint32_t files_high; // highest object ever taken + 1
 static _Atomic uint32_t next_hint;  // where the search for a free one begins
-static _Atomic uint32_t open_files; // captured and not closed: at 0, borrowed chunks go back
 
 // ---- Objects
 
@@ -58,7 +57,6 @@ struct file *file_new(void) {
         uint32_t high = atomic_load(&files_high);
         while (high < at + 1 && !atomic_compare_exchange_weak(&files_high, &high, at + 1)) {
         }
-        atomic_fetch_add(&open_files, 1);
         atomic_store(&f->refs, 1);
         return f;
     }
@@ -409,12 +407,23 @@ static void wait_for_pending(void) {
     }
 }
 
+// Is a file open that may want chunks? Without one, what is borrowed goes back: logs and locks stay open for long.
+static bool any_staging(void) {
+    uint32_t i = 0;
+    for (struct file *f; (f = file_each(&i));) {
+        if (!f->closed && !f->native && !f->followed && !f->inherited) {
+            return true;
+        }
+    }
+    return false;
+}
+
 int file_close(struct file *f, int fd) {
     int64_t begun = os_now_ns(CLOCK_MONOTONIC);
     sigset_t saved;
     lock_take(&f->lock, &saved);
     int r = 0;
-    bool last = false, known = f->id != 0; // else an open that came to nothing: nobody hears the result
+    bool known = f->id != 0; // else an open that came to nothing: nobody hears the result
     if (!f->closed && !f->inherited) {
         file_begin(f, fd);
         if (known) {
@@ -423,10 +432,9 @@ int file_close(struct file *f, int fd) {
         }
         lost_drop_dir(f);
         f->closed = true;
-        last = atomic_fetch_sub(&open_files, 1) == 1;
     }
     lock_drop(&f->lock, &saved);
-    if (last) {
+    if (!any_staging()) {
         client_return_chunks();
     }
     if (known && f->must_wait) {
@@ -449,7 +457,6 @@ void file_after_fork(void) {
         f->n_held = 0;
         f->dir = -1;
     }
-    atomic_store(&open_files, 0);
     lost_after_fork();
     memset(&file_report, 0, sizeof file_report);
 }
