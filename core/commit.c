@@ -125,6 +125,7 @@ static void sync_run(struct io_job *job) {
         publish_start_writeback(slot_file(b->c, b->slots[i]));
     }
     for (unsigned i = 0; i < b->n; i++) {
+        io_serve(slot_file(b->c, b->slots[i])->id);
         b->result[i] = publish_sync(b->c->p->st, slot_file(b->c, b->slots[i]));
     }
 }

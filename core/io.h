@@ -86,6 +86,8 @@ int io_reap(struct io *io);
 unsigned io_pending(const struct io *io);
 /** The number of the entry that the calling worker thread serves, or 0: read by the crash handler (blame). */
 uint64_t io_current_number(void);
+/** For a job that serves several entries: which one this thread serves from here on. */
+void io_serve(uint64_t number);
 
 // What a backend implements (io.c picks one; jobs are always io_threads').
 struct io_backend {

@@ -52,6 +52,10 @@ struct io_threads {
 
 static _Thread_local uint64_t current_number;
 
+void io_serve(uint64_t number) {
+    current_number = number;
+}
+
 uint64_t io_current_number(void) {
     return current_number;
 }

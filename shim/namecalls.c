@@ -10,6 +10,7 @@
 #include "fdtable.h"
 #include "lost.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <string.h>
@@ -39,6 +40,29 @@ static int existing_runtime(void) {
     return fd;
 }
 
+// Does an engine of anybody's live here? One look at the directory is cheaper than finding out our own key.
+static bool any_socket(int dir) {
+    struct entry {
+        uint64_t ino;
+        int64_t off;
+        uint16_t len;
+        uint8_t type;
+        char name[];
+    };
+    char buf[4096] __attribute__((aligned(8)));
+    int fd = os_openat(dir, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0);
+    long n = fd < 0 ? -1 : OS_CALL(SYS_getdents64, fd, buf, sizeof buf, 0, 0, 0);
+    os_close(fd);
+    for (long at = 0; at < n;) {
+        const struct entry *e = (const struct entry *)(buf + at);
+        if (e->type == DT_SOCK || e->type == DT_UNKNOWN) {
+            return true;
+        }
+        at += e->len;
+    }
+    return n < 0 || n > (long)sizeof buf - 512; // not to be seen, or more than one look shows: ask
+}
+
 void names_look(void) {
     if (!atomic_load_explicit(&shim.ready, memory_order_acquire) || guard_depth != 0 || guard_foreign() ||
         atomic_exchange(&names_looked, true)) {
@@ -46,7 +70,7 @@ void names_look(void) {
     }
     guard_depth++;
     int dir = existing_runtime();
-    int sock = dir < 0 ? dir : runtime_connect(dir, runtime_key());
+    int sock = dir < 0 || !any_socket(dir) ? -ENOENT : runtime_connect(dir, runtime_key());
     if (sock >= 0) {
         os_close(sock);
         client_connect();

@@ -39,4 +39,5 @@ def before_the_bytes():
     assert cuts("c3", "ext4", 5, False, "uring", ENGINE=engine(3)), "five cuts found nothing wrong"
 
 
-run_cases([(f.__name__, f) for f in (without_sync, without_fence, before_the_bytes)])
+if __name__ == "__main__":
+    run_cases([(f.__name__, f) for f in (without_sync, without_fence, before_the_bytes)])
