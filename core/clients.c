@@ -391,6 +391,21 @@ void clients_gone(struct engine *e, unsigned client) {
     e->progress = true;
 }
 
+void clients_adopt(struct engine *e, unsigned client, uint64_t number) {
+    for (unsigned i = 0; i < e->files_high; i++) {
+        struct file_slot *f = slot_file(e, i);
+        const struct client_slot *old = f->client < CLIENTS_MAX ? &e->p.st->clients[f->client] : NULL;
+        if (f->state != FILE_OPEN || !old || f->client == client || !old->exec ||
+            old->pid != e->p.st->clients[client].pid) {
+            continue;
+        }
+        struct msg m = {.number = number - 1, .u.close.flags = CLOSE_SPAWNED};
+        m.u.close.mtime.tv_nsec = m.u.close.atime.tv_nsec = UTIME_OMIT;
+        f->root = e->p.st->clients[client].root;
+        files_close(e, i, &m);
+    }
+}
+
 static bool has_files(struct engine *e, unsigned client) {
     for (unsigned i = 0; i < e->files_high; i++) {
         const struct file_slot *f = slot_file(e, i);

@@ -71,6 +71,9 @@ void clients_hello(struct engine *e, unsigned conn, const struct msg *m, int *fd
 void clients_status(struct engine *e, struct status *s);
 void clients_gone(struct engine *e, unsigned client);
 void clients_turn(struct engine *e);
+/** The process of `client` is about to end: what an earlier image of it (before an exec) left open is closed as entry
+ *  `number`, and counts as this client's. */
+void clients_adopt(struct engine *e, unsigned client, uint64_t number);
 void clients_rebuild(struct engine *e);
 unsigned clients_count(const struct engine *e);
 /** The file's end: slot, descriptors, name. Happens when nothing of it is in flight. */

@@ -316,6 +316,9 @@ static enum verdict do_leave(struct engine *e, struct entry *en) {
     struct client_slot *cl = &e->p.st->clients[en->client];
     cl->leaving = 1;
     unsigned client = en->client, left = 0;
+    if (en->state == ENTRY_RECORDED) {
+        clients_adopt(e, client, en->msg.number);
+    }
     if (en->msg.u.leave.wait && cl->root == client) {
         bool last = clients_count(e) <= 1;
         left = commit_before(&e->commit, en->msg.number, last ? NULL : of_root, &client);

@@ -100,6 +100,9 @@ static int preload(const char *argv0) {
 
 static int run(int argc, char **argv) {
     int at = 2;
+    if (argc > 2 && (strcmp(argv[2], "--help") == 0 || strcmp(argv[2], "-h") == 0)) {
+        return usage(0);
+    }
     static struct config c;
     if (set_options(argc, argv, &at) < 0) {
         return 2;

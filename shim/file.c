@@ -372,6 +372,10 @@ static int close_locked(struct file *f, int fd) {
     if (!f->lost && held_hand_over(f) == -EPIPE) {
         lost_recover(f, fd);
     }
+    if (f->failed && !f->followed && !f->published && !f->dropped) {
+        log_error("%s is not published: a write to it failed, and nothing was written after that; %s", f->name,
+                  f->replaces ? "its old content stays" : "there is no file of that name");
+    }
     file_known_error(f); // before the engine hears of the close and lets the slot go
     if (!f->lost && tell_close(f) == -EPIPE) {
         lost_recover(f, fd);

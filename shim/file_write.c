@@ -15,6 +15,7 @@
 #include "held.h"
 #include "lost.h"
 
+#define HOLE_MAX  (16 * MIB) // out-of-order writers leave smaller ones
 #define COUNT_MAX 0x7ffff000u // the kernel's limit for one call
 #define PAGE_MIN  4096
 
@@ -122,11 +123,21 @@ static bool made_room(ssize_t err) {
 
 // Is there space on disk up to `end`? Asks the engine if it is not reserved yet. For all of a long write at once:
 // fallocate waits for direct writes in flight, so that asking in steps would tie the copy to the disk's speed.
-static bool reserved(struct file *f, int fd, uint64_t end) {
+// A write far beyond the end leaves a hole, which the engine's reservation would fill.
+static bool leaves_hole(const struct file *f, int fd, uint64_t off) {
+    struct stat st;
+    return os_fstat(fd, &st) == 0 && off > max_u64((uint64_t)st.st_size, f->staged_end) + HOLE_MAX;
+}
+
+static bool reserved(struct file *f, int fd, uint64_t off, uint64_t end) {
     const struct tables *t = client_tables();
     const struct file_public *p = t ? &t->files[f->slot % FILES_MAX] : NULL;
     if (p && atomic_load_explicit(&p->reserved, memory_order_acquire) >= end) {
         return true;
+    }
+    f->sparse |= leaves_hole(f, fd, off);
+    if (f->sparse) {
+        return false;
     }
     const struct msg question = {.type = MSG_RESERVE, .file = f->id, .slot = f->slot, .value = end};
     struct msg q = question;
@@ -200,7 +211,7 @@ static ssize_t captured(struct file *f, int fd, const struct iovec *iov, int n, 
         }
         return w;
     }
-    if (!readable(iov, n)) {
+    if (f->sparse || !readable(iov, n)) {
         return by_kernel(f, fd, iov, n, at);
     }
     if (at < 0) {
@@ -212,7 +223,8 @@ static ssize_t captured(struct file *f, int fd, const struct iovec *iov, int n, 
         moved_to(f, (uint64_t)end);
     }
     uint64_t end = (uint64_t)off + len;
-    if (end > NATIVE_HEAD && (end > INT64_MAX || !within_limit(end) || !reserved(f, fd, end) || f->native)) {
+    bool odd = end > INT64_MAX || (end > NATIVE_HEAD && !within_limit(end));
+    if (odd || (end > NATIVE_HEAD && (!reserved(f, fd, (uint64_t)off, end) || f->native))) {
         give_back(fd, at, len);
         return by_kernel(f, fd, iov, n, at);
     }

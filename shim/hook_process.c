@@ -43,6 +43,7 @@ static void before_program(int dirfd, const char *path, char *const envp[]) {
         return;
     }
     guard_depth++;
+    file_hand_over_all(); // a child that reads a file we are writing sees what we have written
     file_before_program();
     guard_depth--;
     names_before_exec(dirfd, path);

@@ -30,7 +30,13 @@ static int stat_lent(struct lent *l, struct stat *st) {
 // Answers for a captured or pending name. True: *ret is libc's result.
 static bool answered(int dirfd, const char *path, int flags, struct stat *st, int *ret) {
     struct lent lent;
-    if (names_native() || !names_lend(dirfd, path, !(flags & AT_SYMLINK_NOFOLLOW), false, &lent)) {
+    if (names_native()) {
+        return false;
+    }
+    if (!names_lend(dirfd, path, !(flags & AT_SYMLINK_NOFOLLOW), false, &lent)) {
+        if (flags & AT_SYMLINK_NOFOLLOW) {
+            names_before_walk(dirfd, path);
+        }
         return false;
     }
     *ret = (int)hook_ret(stat_lent(&lent, st));
@@ -152,6 +158,9 @@ int hook_statx(int dirfd, const char *path, int flags, unsigned mask, struct sta
             put_statx(x, &st);
         }
         return (int)hook_ret(r);
+    }
+    if (!by_descriptor(path, flags) && (flags & AT_SYMLINK_NOFOLLOW) && !names_native()) {
+        names_before_walk(dirfd, path);
     }
     int r = (int)NATIVE(statx, SYS_statx, dirfd, path, flags, mask, x);
     if (r == 0 && by_descriptor(path, flags) && UNLIKELY(fd_peek(dirfd) != NULL)) {

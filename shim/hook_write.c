@@ -136,7 +136,17 @@ static int changed(int fd, int r) {
 
 int hook_ftruncate(int fd, off_t len) {
     int r = hook_settled(fd);
-    return r < 0 ? (int)hook_ret(r) : changed(fd, (int)NATIVE(ftruncate, SYS_ftruncate, fd, len));
+    if (r < 0) {
+        return (int)hook_ret(r);
+    }
+    struct file *f = hook_captured(fd);
+    struct stat st;
+    bool grows = UNLIKELY(f != NULL) && os_fstat(fd, &st) == 0 && len > st.st_size;
+    r = changed(fd, (int)NATIVE(ftruncate, SYS_ftruncate, fd, len));
+    if (grows && r == 0) {
+        f->sparse = true; // what was cut to size is a hole until it is written
+    }
+    return r;
 }
 
 int hook_fallocate(int fd, int mode, off_t off, off_t len) {

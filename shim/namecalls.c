@@ -362,6 +362,19 @@ void names_before_list(int dirfd, const char *path) {
     guard_depth--;
 }
 
+void names_before_walk(int dirfd, const char *path) {
+    if (!guard_readable(path) || guard_foreign()) {
+        return;
+    }
+    guard_depth++;
+    int dir = os_openat(dirfd, path, O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC, 0);
+    if (dir >= 0) {
+        names_wait(WAIT_DIR, dir);
+        os_close(dir);
+    }
+    guard_depth--;
+}
+
 void names_before_mode(int dirfd, const char *path) {
     if (!guard_readable(path) || guard_foreign()) {
         return;

@@ -103,5 +103,8 @@ void names_before_mode(int dirfd, const char *path);
 
 /** Before a directory is listed: waits for its pending names. */
 void names_before_list(int dirfd, const char *path);
+/** lstat of a directory is how tar, rsync and find begin a walk: its times must not change between that and the
+ *  listing, which waits. (stat is what savers do with the directory that they write into next: it does not wait.) */
+void names_before_walk(int dirfd, const char *path);
 
 #endif

@@ -6,6 +6,7 @@
 #include "shim.h"
 
 #include "../core/log.h"
+#include "../core/os.h"
 #include "../core/path.h"
 #include "client.h"
 #include "file.h"
@@ -95,6 +96,18 @@ __attribute__((constructor)) static void begin(int argc, char **argv, char **env
     errno = saved;
 }
 
+// Does this process hold an unnamed file that it has not opened itself? `cmd > file` as a shell's last command is an
+// exec: what the shell captured is the program's standard output now, published when it ends.
+static bool inherited_shadow(void) {
+    struct stat st;
+    for (int fd = 0; fd < 16; fd++) {
+        if (os_fstat(fd, &st) == 0 && S_ISREG(st.st_mode) && st.st_nlink == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
 void shim_leave(bool flush) {
     static _Atomic int left; // the pid that has
     if (!atomic_load(&shim.ready) || guard_foreign() || atomic_exchange(&left, shim.pid) == shim.pid) {
@@ -109,6 +122,9 @@ void shim_leave(bool flush) {
     atomic_store(&shim.ready, false); // what other destructors open now is native
     report_restore_stderr();
     file_close_all();
+    if (client_tables() == NULL && inherited_shadow()) {
+        client_connect(); // an image before this one captured it: only who asks can wait for it
+    }
     if (client_tables() != NULL) {
         client_report_failures();
         client_leave(shim.config.exit == EXIT_WAIT && !shim.forked, &leave);

@@ -1,0 +1,96 @@
+#!/usr/bin/python3
+# SPDX-License-Identifier: MIT
+# run-as: both
+# backends: uring threads
+# timeout: 100
+#
+# Proves, each as an outside tester found it broken: a redirected program that a shell execs ends when its file is
+# durable; a child sees all that its parent has written to an open file; a hole stays a hole; tar right after a save is
+# content; a short write that nothing follows is said. How: the same small jobs natively and under the shim. Cannot see
+# what no tester has thought of yet.
+
+import os
+import sys
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
+from fc import *  # noqa: E402,F403
+
+HOLE = "import os; f = os.open('h.pt', os.O_WRONLY | os.O_CREAT | os.O_TRUNC); os.write(f, b'a' * (2 << 20)); %s; " \
+       "os.pwrite(f, b'end', (300 << 20)); os.close(f)"
+CHILD = """
+import os, subprocess
+f = os.open('v.pt', os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+for n in (700, 1 << 20, 5 << 20, 77):
+    os.write(f, b'a' * n)
+    print(subprocess.run(['cat', 'v.pt'], stdout=subprocess.PIPE).stdout == b'a' * os.fstat(f).st_size, flush=True)
+os.close(f)
+"""
+TAR = """
+import os, subprocess
+os.makedirs('d', exist_ok=True)
+for i in range(8):
+    with open('d/%d.pt' % i, 'wb') as f:
+        f.write(b'x' * (12 << 20))
+    print(subprocess.run(['tar', 'cf', '/dev/null', 'd']).returncode, flush=True)
+"""
+SHORT = """
+import os, resource, signal
+open('first.pt', 'wb').write(b'x')
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, ((3 << 20) + 5, resource.RLIM_INFINITY))
+f = os.open('s.pt', os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+print(os.write(f, b'x' * (4 << 20)), flush=True)
+os.close(f)
+"""
+
+
+def with_box(name, fn):
+    box = Box(name)
+    try:
+        fn(box)
+    finally:
+        box.close()
+
+
+def redirected(box):
+    for n in (500, 3000000, 30000000):
+        head = "head -c %d /dev/zero > o.pt" % n
+        for shell in (["sh", "-c", "exec " + head], ["bash", "-c", head]):
+            r = box.run(shell)
+            path = os.path.join(box.d, "o.pt")
+            assert r.rc == 0 and os.path.exists(path), "%s: not there when it ended: %r" % (shell, r)
+            assert os.path.getsize(path) == n, "%s: %d bytes" % (shell, os.path.getsize(path))
+            os.remove(path)
+
+
+def child_sees(box):
+    r = box.run([PYTHON, "-c", CHILD])
+    assert r.out.split() == ["True"] * 4, repr(r)
+
+
+def holes(box):
+    for how in ("os.ftruncate(f, 200 << 20)", "pass"):
+        blocks = []
+        for shim in (False, True):
+            r = box.run([PYTHON, "-c", HOLE % how], shim=shim)
+            assert r.rc == 0, repr(r)
+            st = os.stat(os.path.join(box.d, "h.pt"))
+            assert st.st_size == (300 << 20) + 3, st
+            blocks.append(st.st_blocks)
+            os.remove(os.path.join(box.d, "h.pt"))
+        assert blocks[1] < blocks[0] + 65536, "%s: %d blocks, natively %d" % (how, blocks[1], blocks[0])
+
+
+def tar_after_save(box):
+    r = box.run([PYTHON, "-c", TAR])
+    assert r.out.split() == ["0"] * 8, repr(r)
+
+
+def short_write(box):
+    r = box.run([PYTHON, "-c", SHORT])
+    assert r.rc == 0 and r.out.split() == [str((3 << 20) + 5)], repr(r)
+    assert "s.pt is not published" in r.err, "nothing was said: %r" % r
+
+
+run_cases([(f.__name__, lambda f=f: with_box(f.__name__, f))
+           for f in (redirected, child_sees, holes, tar_after_save, short_write)])
