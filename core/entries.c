@@ -453,10 +453,10 @@ bool entries_at_once(struct engine *e, unsigned conn, const struct msg *m, int *
         for (unsigned i = 0; i < FAILURES_MAX; i++) {
             struct failure *x = &st->failures[i];
             if (x->text[0] && (tool ? !(x->fetched & 2) : x->client == client && !(x->fetched & 1))) {
-                x->fetched |= tool ? 2 : 1;
-                st->failures_shown += tool;
                 log_format(a.u.text, sizeof a.u.text, "%s", x->text);
                 entries_reply(e, conn, &a, 0, NULL, 0);
+                x->fetched |= tool ? 2 : 1; // last: an engine that dies here says it twice, never not at all
+                st->failures_shown += tool;
                 return true;
             }
         }
