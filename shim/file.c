@@ -29,12 +29,13 @@ static _Atomic uint32_t next_hint;  // where the search for a free one begins
 
 // ---- Objects
 
+_Static_assert(sizeof(struct file) - offsetof(struct file, held) - sizeof(((struct file *)0)->held) < 16,
+               "what stands behind held would not be cleared");
+
 static void file_init(struct file *f) {
     _Atomic uint32_t *refs = &f->refs;
     char *from = (char *)(refs + 1);
     memset(from, 0, (size_t)((char *)f->held - from));
-    f->bytes_staged = 0;
-    f->bytes_native = 0;
     f->dir = -1;
     f->epoch = client_epoch();
     f->atime.tv_nsec = UTIME_OMIT;

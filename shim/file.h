@@ -58,13 +58,13 @@ struct file {
     uint32_t spawned_at;   // shim.spawned at open
     struct timespec atime, mtime; // of the last write, or as set by the program; tv_nsec UTIME_OMIT: the kernel's
     uint32_t n_held;
-    struct held held[FILE_HELD_MAX];
     // for the report
     uint64_t bytes_staged, bytes_native;
     // for the rule of logs (file_log.c)
     uint32_t log_writes, log_seconds;
     time_t log_second;
     bool log; // it is one: linked, or to be linked, while its program goes on
+    struct held held[FILE_HELD_MAX]; // last: all before it is cleared for each file, this is only read below n_held
 };
 
 /** Sums for FASTCKPT_REPORT, added to atomically. Seconds are nanoseconds of time spent in hooks on captured files. */
@@ -98,7 +98,7 @@ int file_settle(struct file *f, int fd);
 /** Settle, publish now (durable, in order), and the kernel alone from then on. */
 int file_release(struct file *f, int fd);
 /** After a write that succeeded, the lock held: is it a log? Then its name is published without a wait. */
-void file_count_write(struct file *f);
+void file_count_write(struct file *f, int fd);
 /** The same for a flush by libc, whose writes no hook sees. Takes the lock. */
 void file_count_flush(struct file *f, int fd);
 /** fsync and kin: waits until durable; a new name is published as well and native from then on. With

@@ -23,7 +23,13 @@ static void link_soon(struct file *f) {
     client_tell(&m); // keeper and engine gone: the next call on the file finds out
 }
 
-void file_count_write(struct file *f) {
+// A log is small by what the kernel has of it, not by what this process has written through our hooks: libc writes too.
+static bool is_small(int fd) {
+    struct stat st;
+    return os_fstat(fd, &st) == 0 && st.st_size < LOG_BYTES;
+}
+
+void file_count_write(struct file *f, int fd) {
     if (f->log || f->native || f->followed || f->bytes_staged + f->bytes_native >= LOG_BYTES) {
         return;
     }
@@ -33,7 +39,7 @@ void file_count_write(struct file *f) {
     }
     f->log_writes++;
     if (f->log_writes >= LOG_WRITES && f->log_seconds >= LOG_SECONDS && f->staged_end == 0 && !f->dropped &&
-        !f->closed && !f->inherited && !f->lost) {
+        !f->closed && !f->inherited && !f->lost && is_small(fd)) {
         link_soon(f);
     }
 }
@@ -45,7 +51,7 @@ void file_count_flush(struct file *f, int fd) {
     file_begin(f, fd);
     if (os_fstat(fd, &st) == 0 && st.st_size > 0 && st.st_size < LOG_BYTES) {
         file_touch(f);
-        file_count_write(f);
+        file_count_write(f, fd);
     }
     lock_drop(&f->lock, &saved);
 }

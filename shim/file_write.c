@@ -261,7 +261,7 @@ static ssize_t write_once(struct file *f, int fd, const struct iovec *iov, int n
         r = len > 0 ? captured(f, fd, iov, n, (size_t)len, at) : kernel_write(fd, iov, n, at);
         if (r > 0) {
             file_touch(f);
-            file_count_write(f);
+            file_count_write(f, fd);
         }
         // What the program was refused and did not get through later must not replace an older file.
         if (r < 0) {

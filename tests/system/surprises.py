@@ -6,7 +6,8 @@
 #
 # Proves, each as an outside tester found it broken: a redirected program that a shell execs ends when its file is
 # durable; a child sees all that its parent has written to an open file; a hole stays a hole; tar right after a save is
-# content; a short write that nothing follows is said. How: the same small jobs natively and under the shim. Cannot see
+# content; a short write that nothing follows is said; a
+# later save is not taken for a log. How: the same small jobs natively and under the shim. Cannot see
 # what no tester has thought of yet.
 
 import os
@@ -41,6 +42,17 @@ resource.setrlimit(resource.RLIMIT_FSIZE, ((3 << 20) + 5, resource.RLIM_INFINITY
 f = os.open('s.pt', os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
 print(os.write(f, b'x' * (4 << 20)), flush=True)
 os.close(f)
+"""
+
+
+SAVES = """
+import os, time
+for i in range(5):
+    with open('s%d.pt' % i, 'wb', buffering=0) as f:
+        for k in range(9):
+            f.write(b'head' * 100)
+        f.write(b'x' * (3 << 20))
+    time.sleep(1.1)
 """
 
 
@@ -92,5 +104,11 @@ def short_write(box):
     assert "s.pt is not published" in r.err, "nothing was said: %r" % r
 
 
+def saves_are_no_logs(box):
+    """What is counted for the rule of logs is counted for each file alone, though its object served others before."""
+    r = box.run([PYTHON, "-c", SAVES])
+    assert r.classes() == (5, 0, 0), repr(r)
+
+
 run_cases([(f.__name__, lambda f=f: with_box(f.__name__, f))
-           for f in (redirected, child_sees, holes, tar_after_save, short_write)])
+           for f in (redirected, child_sees, holes, tar_after_save, short_write, saves_are_no_logs)])
