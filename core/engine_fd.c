@@ -9,17 +9,11 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <sys/vfs.h>
-
-#define EXT4_MAGIC 0xEF53
-#define XFS_MAGIC  0x58465342
 
 int files_description(const struct config *c, int fd, bool followed, uint32_t *direct, bool *ret_ours) {
     char path[64];
     log_format(path, sizeof path, "/proc/self/fd/%d", fd);
-    struct statfs s;
-    bool can = !followed && c->direct == DIRECT_AUTO && OS_CALL(SYS_fstatfs, fd, &s, 0, 0, 0, 0) == 0 &&
-               (s.f_type == EXT4_MAGIC || s.f_type == XFS_MAGIC);
+    bool can = !followed && c->direct == DIRECT_AUTO && io_known_fs(fd);
     int own = can ? os_openat(AT_FDCWD, path, O_RDWR | O_DIRECT | O_NONBLOCK, 0) : -EINVAL;
     *direct = own >= 0;
     static const int modes[] = {O_RDWR, O_WRONLY, O_RDONLY};

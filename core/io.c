@@ -14,9 +14,11 @@
 #include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/magic.h>
 #include <poll.h>
 #include <stdlib.h>
 #include <sys/eventfd.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 struct device {
@@ -106,6 +108,12 @@ static int call_close(int fd) {
 
 const struct io_calls io_calls_kernel = IO_CALLS_KERNEL;
 struct io_calls io_calls = IO_CALLS_KERNEL;
+
+bool io_known_fs(int fd) {
+    struct statfs s;
+    return OS_CALL(SYS_fstatfs, fd, &s, 0, 0, 0, 0) == 0 &&
+           (s.f_type == EXT4_SUPER_MAGIC || s.f_type == XFS_SUPER_MAGIC);
+}
 
 // ---- Opening and closing
 

@@ -11,6 +11,7 @@
 #ifndef FASTCKPT_IO_H
 #define FASTCKPT_IO_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <sys/types.h>
@@ -59,6 +60,10 @@ struct io_job {
     int result; // for run() to set, done() to read
     struct io_job *next;
 };
+
+/** ext4 and xfs: fallocate works on the file and waits for direct writes (the fence), and one journal keeps the order
+ *  of names. Elsewhere writes are buffered and directories are synced one by one. */
+bool io_known_fs(int fd);
 
 struct io;
 

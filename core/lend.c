@@ -127,7 +127,6 @@ static void grow_run(struct io_job *job) {
     struct lend *l = job->arg;
     int huge = 0;
     job->result = staging_populate(step_memory(l), STAGING_STEP, &huge);
-    l->small_pages = !huge;
 }
 
 static void grow_done(struct io_job *job) {

@@ -20,7 +20,6 @@ struct lend {
     unsigned step;             // that the job in hand makes or releases
     bool busy;
     bool no_room;     // the last look found less than a step
-    bool small_pages; // huge pages did not come
     int64_t last_use_ns, last_look_ns;
     struct io_job job;
 };

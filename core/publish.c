@@ -12,10 +12,6 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/vfs.h>
-
-#define EXT4_MAGIC 0xEF53
-#define XFS_MAGIC  0x58465342
 
 static int trim(struct file_slot *f) {
     struct stat s;
@@ -154,20 +150,12 @@ static void note_mtime(struct dir_times *d, const struct file_slot *f) {
     }
 }
 
-static bool orders_names(const struct file_slot *f) {
-    struct statfs s;
-    if (OS_CALL(SYS_fstatfs, f->fd_own, &s, 0, 0, 0, 0) < 0) {
-        return false;
-    }
-    return s.f_type == EXT4_MAGIC || s.f_type == XFS_MAGIC;
-}
-
 /** Must the directories changed so far be durable before this name changes? One journal keeps its own order. */
 static bool needs_sync_between(const struct file_slot *before, const struct file_slot *f) {
     if (before->dir_dev == f->dir_dev && before->dir_ino == f->dir_ino) {
         return false;
     }
-    return before->dir_dev != f->dir_dev || !orders_names(f);
+    return before->dir_dev != f->dir_dev || !io_known_fs(f->fd_own);
 }
 
 static void sync_dirs(struct state *st, const uint32_t *slots, unsigned from, unsigned to, int *result) {

@@ -82,7 +82,6 @@ struct file_slot {
     uint32_t counted;          // among its client's pending files (tables.h)
     uint32_t direct;           // direct writes work here (ext4, xfs)
     uint32_t close_flags;      // CLOSE_*
-    uint32_t fenced;           // this engine generation has fenced it after a restart (generation number)
     uint64_t size_made;        // kernel size as we last made it
     uint64_t size_end;         // end of the last byte handed over
     uint64_t reserved;         // space is reserved up to here

@@ -182,7 +182,6 @@ static void gate_done(struct io_job *job) {
     r->gate = false;
     if (r->gate_kind == GATE_FENCE) {
         r->fence = false;
-        f->fenced = w->p->st->generation;
     } else if (r->gate_kind == GATE_RESERVE) {
         reserve_done(w, slot, r, job->result);
     } else if (job->result >= 0) {

@@ -349,12 +349,12 @@ int names_change_wait(const struct change *c) {
     return c->wait ? names_wait(WAIT_ALL, -1) : 0;
 }
 
-void names_before_list(int dirfd, const char *path) {
+static void wait_for_dir(int dirfd, const char *path, int flags) {
     if (!guard_readable(path) || guard_foreign()) {
         return;
     }
     guard_depth++;
-    int dir = os_openat(dirfd, path, O_PATH | O_DIRECTORY | O_CLOEXEC, 0);
+    int dir = os_openat(dirfd, path, O_PATH | O_DIRECTORY | O_CLOEXEC | flags, 0);
     if (dir >= 0) {
         names_wait(WAIT_DIR, dir); // a failure hides nothing that the directory has
         os_close(dir);
@@ -362,17 +362,12 @@ void names_before_list(int dirfd, const char *path) {
     guard_depth--;
 }
 
+void names_before_list(int dirfd, const char *path) {
+    wait_for_dir(dirfd, path, 0);
+}
+
 void names_before_walk(int dirfd, const char *path) {
-    if (!guard_readable(path) || guard_foreign()) {
-        return;
-    }
-    guard_depth++;
-    int dir = os_openat(dirfd, path, O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC, 0);
-    if (dir >= 0) {
-        names_wait(WAIT_DIR, dir);
-        os_close(dir);
-    }
-    guard_depth--;
+    wait_for_dir(dirfd, path, O_NOFOLLOW);
 }
 
 void names_before_mode(int dirfd, const char *path) {
