@@ -84,13 +84,23 @@ unsigned commit_before(const struct commit *c, uint64_t number, bool (*match)(co
     return n;
 }
 
+static const char *what_is_left(const struct file_slot *f) {
+    switch (f->kind) {
+    case SLOT_FILE:
+        return f->flags & OPEN_FOLLOWED ? "it may not be durable" : "the new content is lost, an older file stays";
+    case SLOT_RENAME:
+        return "it keeps its old name";
+    default:
+        return "it is not deleted";
+    }
+}
+
 static void remember_failure(struct state *st, const struct file_slot *f, int error, const char *what) {
     struct failure *x = &st->failures[st->n_failures % FAILURES_MAX];
     x->client = f->client;
     x->fetched = 0;
     log_format(x->text, sizeof x->text, "%s: %s while %s%s%s%s; %s", f->name, log_errno(-error), what,
-               f->where[0] ? " (opened by " : "", f->where, f->where[0] ? ")" : "",
-               f->flags & OPEN_FOLLOWED ? "it may not be durable" : "the new content is lost, an older file stays");
+               f->where[0] ? " (opened by " : "", f->where, f->where[0] ? ")" : "", what_is_left(f));
     st->n_failures++;
     st->failures_total++;
     log_error("%s", x->text);
@@ -221,6 +231,10 @@ static void publish_run(struct io_job *job) {
     publish_names(c->p->st, c->batch, c->n_batch, c->batch_result);
 }
 
+static const char *naming(const struct file_slot *f) {
+    return f->kind == SLOT_FILE ? "giving it its name" : f->kind == SLOT_RENAME ? "renaming it" : "deleting it";
+}
+
 static void publish_done(struct io_job *job) {
     struct commit *c = job->arg;
     c->publishing = false;
@@ -232,9 +246,9 @@ static void publish_done(struct io_job *job) {
         remove_from(c->queue, &c->n_queue, slot);
         if (c->batch_result[i] < 0) {
             bool behind = c->batch_result[i] == -ECANCELED;
-            commit_fail(c, slot, c->batch_result[i], behind ? "an earlier file had failed" : "giving it its name");
+            commit_fail(c, slot, c->batch_result[i], behind ? "an earlier file had failed" : naming(f));
         } else {
-            c->p->st->published++;
+            c->p->st->published += f->kind == SLOT_FILE;
             *(volatile uint32_t *)&f->done = 1; // before publish: a closed file must never be neither queued nor done
             f->publish = 0;
         }

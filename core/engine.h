@@ -4,7 +4,9 @@
 // entry:
 //   intake.c   sockets → entries: peek, record, consume; passes
 //   entries.c  what each entry does when its turn has come, and when a waiting one is answered
-//   clients.c  hello, death, leaving; files' slots
+//   changes.c  the entries that delete or rename
+//   files.c    the slots of files, deletions and renames
+//   clients.c  hello, death, leaving
 //   engine.c   the loop, start and restart, the crash handler
 // Below it: lend (chunks), writer (bytes), commit (names). Above it: keeper, which makes it and makes it again.
 
@@ -35,6 +37,7 @@ struct engine {
     uint32_t free_files[FILES_MAX];
     unsigned n_releasing;
     uint32_t releasing[FILES_MAX]; // slots that go as soon as nothing of theirs is in flight
+    unsigned n_closing;            // jobs in hand that close the last descriptor of a deleted inode
     uint64_t dying[CLIENTS_MAX];   // pass after which a dead client's last words are all read; 0: alive
     int64_t idle_since_ns;
     bool progress;           // something changed: waiting entries are looked at
@@ -58,15 +61,27 @@ void intake_drop_conn(struct engine *e, unsigned conn);
 void entries_turn(struct engine *e);
 /** Answers what can be answered. */
 void entries_answer(struct engine *e);
-/** Handles what has no place in the order: hello, status, failures. True when `m` was one of these. */
-bool entries_at_once(struct engine *e, unsigned conn, const struct msg *m, int *fds, int nfds);
 unsigned entries_borrowers(const struct engine *e);
 void entries_free(struct engine *e, unsigned index);
 void entries_reply(struct engine *e, unsigned conn, struct msg *m, int result, const int *fds, int nfds);
 void entries_forget_client(struct engine *e, unsigned client);
 void entries_rebuild(struct engine *e);
 
+enum verdict { DONE, WAIT };
+/** Answers an entry: what it says goes back in en->msg. DONE. */
+enum verdict entries_say(struct engine *e, struct entry *en, int result);
+/** Descriptors pass from the entry to a slot: both record them for a moment, none is closed. */
+void entries_keep_fds(struct entry *en, const struct file_slot *f);
+
+// changes.c
+enum verdict changes_remove(struct engine *e, struct entry *en);
+enum verdict changes_rename(struct engine *e, struct entry *en);
+/** Deletions and replacements before `number` that have not freed their space yet. */
+unsigned changes_before(const struct engine *e, uint64_t number);
+
 // clients.c
+/** Handles what has no place in the order: hello, status, failures. True when `m` was one of these. */
+bool clients_at_once(struct engine *e, unsigned conn, const struct msg *m, int *fds, int nfds);
 void clients_hello(struct engine *e, unsigned conn, const struct msg *m, int *fds, int nfds);
 void clients_status(struct engine *e, struct status *s);
 void clients_gone(struct engine *e, unsigned client);
@@ -76,6 +91,8 @@ void clients_turn(struct engine *e);
 void clients_adopt(struct engine *e, unsigned client, uint64_t number);
 void clients_rebuild(struct engine *e);
 unsigned clients_count(const struct engine *e);
+
+// files.c
 /** The file's end: slot, descriptors, name. Happens when nothing of it is in flight. */
 void files_release(struct engine *e, unsigned slot);
 void files_release_turn(struct engine *e);
@@ -86,6 +103,13 @@ void files_close(struct engine *e, unsigned slot, const struct msg *m);
 /** True when the descriptor table is so full that a further file must wait, or be native. */
 bool files_crowded(const struct entry *en);
 int files_open(struct engine *e, const struct entry *en);
+/** The slot that an entry has made already, before a restart; or -ENOENT. */
+int files_made_before(const struct engine *e, uint64_t number);
+/** A free slot, cleared for the entry's client and number, or -ENFILE. It is taken by files_take, once it is filled. */
+int files_free_slot(const struct engine *e, const struct entry *en);
+void files_take(struct engine *e, unsigned slot, unsigned state);
+/** Counts it among its client's pending ones. */
+void files_count(struct engine *e, struct file_slot *f);
 struct file_slot *files_find(struct engine *e, const struct msg *m);
 bool files_any(const struct engine *e);
 /** The free slots; before the first client is heard. */

@@ -13,8 +13,6 @@
 #include <string.h>
 #include <sys/socket.h>
 
-enum verdict { DONE, WAIT };
-
 static struct entry *entry_at(struct engine *e, unsigned i) {
     return &e->p.st->entries[i];
 }
@@ -28,10 +26,10 @@ void entries_free(struct engine *e, unsigned index) {
     e->free_entries[e->n_free_entries++] = index;
 }
 
-/** Descriptors pass from the entry to a file slot: both record them for a moment, none is closed. */
-static void keep_fds(struct entry *en, const struct file_slot *f) {
+void entries_keep_fds(struct entry *en, const struct file_slot *f) {
     for (int k = 0; k < MSG_FDS_MAX; k++) {
-        if (en->fds[k] == f->fd_prog || en->fds[k] == f->fd_dir) {
+        int fd = en->fds[k];
+        if (fd == f->fd_prog || fd == f->fd_own || fd == f->fd_dir || fd == f->fd_to) {
             en->fds[k] = 0;
         }
     }
@@ -59,7 +57,7 @@ static enum verdict answer(struct engine *e, struct entry *en, int result, const
     return DONE;
 }
 
-static enum verdict say(struct engine *e, struct entry *en, int result) {
+enum verdict entries_say(struct engine *e, struct entry *en, int result) {
     return answer(e, en, result, NULL, 0);
 }
 
@@ -72,7 +70,7 @@ static enum verdict do_borrow(struct engine *e, struct entry *en) {
         return WAIT;
     }
     c->n = n;
-    return say(e, en, n ? 0 : -EAGAIN);
+    return entries_say(e, en, n ? 0 : -EAGAIN);
 }
 
 static bool lent_to(struct engine *e, unsigned chunk, unsigned client) {
@@ -126,15 +124,15 @@ static enum verdict do_hand_over(struct engine *e, struct entry *en) {
 
 static enum verdict do_open(struct engine *e, struct entry *en) {
     if (files_crowded(en)) {
-        return e->commit.n_queue > 0 ? WAIT : say(e, en, -EMFILE);
+        return e->commit.n_queue > 0 ? WAIT : entries_say(e, en, -EMFILE);
     }
     int slot = files_open(e, en);
     if (slot >= 0) {
         en->msg.slot = (uint32_t)slot;
         en->msg.file = en->msg.number;
-        keep_fds(en, &e->p.st->files[slot]);
+        entries_keep_fds(en, &e->p.st->files[slot]);
     }
-    return say(e, en, slot < 0 ? slot : 0);
+    return entries_say(e, en, slot < 0 ? slot : 0);
 }
 
 static enum verdict do_close(struct engine *e, struct entry *en) {
@@ -148,27 +146,39 @@ static enum verdict do_close(struct engine *e, struct entry *en) {
 static enum verdict do_reserve(struct engine *e, struct entry *en) {
     struct file_slot *f = files_find(e, &en->msg);
     if (!f || f->client != en->client) {
-        return say(e, en, -ESTALE);
+        return entries_say(e, en, -ESTALE);
     }
     unsigned slot = (unsigned)(f - e->p.st->files);
     if (en->state == ENTRY_RECORDED) {
         writer_reserve(&e->writer, slot, en->msg.value);
     }
     int r = writer_reserved(&e->writer, slot, en->msg.value);
+    if ((r == -ENOSPC || r == -EDQUOT) && en->after_removals < 2) { // what is to be deleted makes room first
+        bool room = changes_before(e, en->msg.number) == 0;
+        if (room && en->after_removals == 0) {
+            return entries_say(e, en, r);
+        }
+        en->after_removals = room ? 2 : 1;
+        if (room) {
+            writer_reserve(&e->writer, slot, en->msg.value);
+            e->progress = true;
+        }
+        return WAIT;
+    }
     en->msg.value = r > 0 ? f->reserved : en->msg.value;
-    return r == 0 ? WAIT : say(e, en, r > 0 ? 0 : r);
+    return r == 0 ? WAIT : entries_say(e, en, r > 0 ? 0 : r);
 }
 
 static enum verdict do_settle(struct engine *e, struct entry *en) {
     struct file_slot *f = files_find(e, &en->msg);
     if (!f) {
-        return say(e, en, 0); // published and gone: as settled as can be
+        return entries_say(e, en, 0); // published and gone: as settled as can be
     }
     unsigned slot = (unsigned)(f - e->p.st->files);
     if (!f->error && !writer_settled(&e->writer, slot, en->msg.number)) {
         return WAIT;
     }
-    return say(e, en, f->error);
+    return entries_say(e, en, f->error);
 }
 
 static struct file_slot *find_inode(struct engine *e, int fd) {
@@ -189,13 +199,13 @@ static enum verdict do_sync(struct engine *e, struct entry *en) {
     bool inode = en->msg.scope & SYNC_INODE;
     struct file_slot *f = inode ? find_inode(e, en->fds[0]) : files_find(e, &en->msg);
     if (!f || (f->client != en->client && !inode)) {
-        return say(e, en, f ? -ESTALE : 0);
+        return entries_say(e, en, f ? -ESTALE : 0);
     }
     unsigned slot = (unsigned)(f - e->p.st->files);
     bool publish = en->msg.scope & SYNC_PUBLISH && !(f->flags & OPEN_FOLLOWED) && !f->dropped;
     f->log |= (en->msg.scope & SYNC_LOG) != 0;
     if (en->msg.scope & SYNC_LOG && !publish) {
-        return say(e, en, 0); // it replaces an older file: its name moves at close
+        return entries_say(e, en, 0); // it replaces an older file: its name moves at close
     }
     if (en->state == ENTRY_RECORDED && !f->error) {
         if (publish && !f->linked) {
@@ -207,12 +217,12 @@ static enum verdict do_sync(struct engine *e, struct entry *en) {
         }
     }
     if (f->error || f->dropped) {
-        return say(e, en, f->error);
+        return entries_say(e, en, f->error);
     }
     if (f->synced < en->msg.number || (publish && !f->done)) {
         return WAIT;
     }
-    return say(e, en, 0);
+    return entries_say(e, en, 0);
 }
 
 static enum verdict do_drop(struct engine *e, struct entry *en) {
@@ -222,30 +232,37 @@ static enum verdict do_drop(struct engine *e, struct entry *en) {
         names_remove(&e->p, (unsigned)(f - e->p.st->files));
         writer_discard(&e->writer, (unsigned)(f - e->p.st->files));
     }
-    return say(e, en, 0);
+    return entries_say(e, en, 0);
 }
 
-static struct file_slot *find_name(struct engine *e, uint64_t dev, uint64_t ino, const char *name) {
-    struct file_slot *best = NULL;
-    for (unsigned i = 0; i < e->files_high; i++) {
-        struct file_slot *f = &e->p.st->files[i];
-        if (f->state != FILE_FREE && f->dir_ino == ino && f->dir_dev == dev && !f->error && !f->dropped &&
-            !(f->flags & OPEN_FOLLOWED) && !f->done && strcmp(f->name, name) == 0 && (!best || best->id < f->id)) {
-            best = f;
-        }
+/** The file whose bytes a slot's inode has: its own, or, of a rename, that of the captured file that is renamed. NULL:
+ *  it has all of them. */
+static struct file_slot *file_behind(struct engine *e, struct file_slot *f) {
+    if (f->kind == SLOT_FILE) {
+        return f;
     }
-    return best;
+    struct file_slot *base = &e->p.st->files[f->base % FILES_MAX];
+    return f->base_id && base->state != FILE_FREE && base->id == f->base_id ? base : NULL;
 }
 
 static enum verdict do_lend(struct engine *e, struct entry *en) {
     struct msg_lend *l = &en->msg.u.lend;
     struct stat s;
     if (os_fstat(en->fds[0], &s) < 0) {
-        return say(e, en, -EBADF);
+        return entries_say(e, en, -EBADF);
     }
-    struct file_slot *f = find_name(e, s.st_dev, s.st_ino, l->name);
+    enum name_state state;
+    struct file_slot *named = names_latest(&e->p, s.st_dev, s.st_ino, l->name, &state);
+    if (!named || (state != NAME_OPEN && state != NAME_PENDING) || named->error || named->dropped || named->done) {
+        return entries_say(e, en, -ENOENT);
+    }
+    struct file_slot *f = file_behind(e, named);
+    l->state = state;
+    l->client = named->client;
     if (!f) {
-        return say(e, en, -ENOENT);
+        l->size = 0;
+        l->mtime = (struct timespec){0};
+        return answer(e, en, 0, &named->fd_own, 1);
     }
     unsigned slot = (unsigned)(f - e->p.st->files);
     if (l->flags & LEND_SETTLE && !writer_settled(&e->writer, slot, en->msg.number)) {
@@ -254,15 +271,13 @@ static enum verdict do_lend(struct engine *e, struct entry *en) {
     if (l->flags & LEND_SETTLE && f->state == FILE_OPEN) {
         writer_buffered(f); // who has it may write by the page cache: direct writes beside that end in EIO at fsync
     }
-    l->state = f->state == FILE_OPEN ? NAME_OPEN : NAME_PENDING;
-    l->client = f->client;
     // What is settled may have been truncated since: the kernel knows.
     l->size = writer_settled(&e->writer, slot, en->msg.number) ? 0 : f->size_end;
     bool times = f->state == FILE_CLOSED && (f->size_end > 0 || f->close_flags & CLOSE_TIMES);
     l->mtime = times ? f->mtime : (struct timespec){0};
     en->msg.file = f->id;
     en->msg.slot = slot;
-    return answer(e, en, 0, &f->fd_own, 1);
+    return answer(e, en, 0, &named->fd_own, 1);
 }
 
 // ---- Waiting for others
@@ -273,7 +288,8 @@ struct dir_id {
 
 static bool in_dir(const struct file_slot *f, const void *arg) {
     const struct dir_id *d = arg;
-    return f->dir_ino == d->ino && f->dir_dev == d->dev && !(f->flags & OPEN_FOLLOWED);
+    bool to = f->kind == SLOT_RENAME && f->to_ino == d->ino && f->to_dev == d->dev;
+    return to || (f->dir_ino == d->ino && f->dir_dev == d->dev && !(f->flags & OPEN_FOLLOWED));
 }
 
 static bool of_client(const struct file_slot *f, const void *arg) {
@@ -299,6 +315,9 @@ static enum verdict do_wait(struct engine *e, struct entry *en) {
         left = commit_before(&e->commit, en->msg.number, of_client, &client);
         left = left > en->msg.value ? left : 0;
         break;
+    case WAIT_SPACE:
+        left = changes_before(e, en->msg.number);
+        break;
     default:
         left = commit_before(&e->commit, en->msg.number, NULL, NULL);
         break;
@@ -309,7 +328,7 @@ static enum verdict do_wait(struct engine *e, struct entry *en) {
     // Behind a failure nothing that deletes or replaces is executed (P6).
     bool behind = en->msg.scope == WAIT_ALL && !e->p.st->clients[client].tool &&
                   en->msg.number <= e->p.st->fail_fence && en->msg.number > e->p.st->fail_from;
-    return say(e, en, behind ? -EIO : 0);
+    return entries_say(e, en, behind ? -EIO : 0);
 }
 
 static enum verdict do_leave(struct engine *e, struct entry *en) {
@@ -329,7 +348,7 @@ static enum verdict do_leave(struct engine *e, struct entry *en) {
     en->msg.u.leave.failures = cl->failures;
     bool saved = cl->first_close_ns > 0 && cl->last_publish_ns > cl->first_close_ns;
     en->msg.u.leave.durable_ns = saved ? (uint64_t)(cl->last_publish_ns - cl->first_close_ns) : 0;
-    return say(e, en, 0);
+    return entries_say(e, en, 0);
 }
 
 static enum verdict do_exec(struct engine *e, struct entry *en) {
@@ -355,10 +374,10 @@ static enum verdict do_cancel(struct engine *e, struct entry *en) {
 }
 
 static enum verdict (*const deeds[MSG_TYPES])(struct engine *, struct entry *) = {
-    [MSG_OPEN] = do_open,   [MSG_BORROW] = do_borrow, [MSG_RESERVE] = do_reserve, [MSG_HAND_OVER] = do_hand_over,
-    [MSG_CLOSE] = do_close, [MSG_SETTLE] = do_settle, [MSG_SYNC] = do_sync,       [MSG_DROP] = do_drop,
-    [MSG_WAIT] = do_wait,   [MSG_LEND] = do_lend,     [MSG_RETURN] = do_return,   [MSG_EXEC] = do_exec,
-    [MSG_LEAVE] = do_leave, [MSG_CANCEL] = do_cancel,
+    [MSG_OPEN] = do_open,   [MSG_BORROW] = do_borrow, [MSG_RESERVE] = do_reserve,    [MSG_HAND_OVER] = do_hand_over,
+    [MSG_CLOSE] = do_close, [MSG_SETTLE] = do_settle, [MSG_SYNC] = do_sync,          [MSG_DROP] = do_drop,
+    [MSG_WAIT] = do_wait,   [MSG_LEND] = do_lend,     [MSG_RETURN] = do_return,      [MSG_EXEC] = do_exec,
+    [MSG_LEAVE] = do_leave, [MSG_CANCEL] = do_cancel, [MSG_REMOVE] = changes_remove, [MSG_RENAME] = changes_rename,
 };
 
 // ---- Turns
@@ -379,7 +398,7 @@ static void carry_out(struct engine *e, unsigned index) {
     atomic_store_explicit(&engine_serving, en->msg.number, memory_order_relaxed);
     enum verdict v = DONE;
     if (skipped(e, en->msg.number)) {
-        say(e, en, -EIO);
+        entries_say(e, en, -EIO);
     } else if (deeds[en->msg.type]) {
         v = deeds[en->msg.type](e, en);
     }
@@ -431,40 +450,6 @@ void entries_forget_client(struct engine *e, unsigned client) {
         if (en->client == client) {
             en->canceled = 1;
         }
-    }
-}
-
-bool entries_at_once(struct engine *e, unsigned conn, const struct msg *m, int *fds, int nfds) {
-    struct msg a;
-    unsigned client = e->p.st->conns[conn].client;
-    switch (m->type) {
-    case MSG_HELLO:
-        clients_hello(e, conn, m, fds, nfds);
-        return true;
-    case MSG_STATUS:
-        a = (struct msg){.type = MSG_STATUS, .number = m->number};
-        clients_status(e, &a.u.status);
-        entries_reply(e, conn, &a, 0, NULL, 0);
-        return true;
-    case MSG_FAILURES: {
-        struct state *st = e->p.st;
-        a = (struct msg){.type = MSG_FAILURES, .number = m->number};
-        bool tool = client < CLIENTS_MAX && st->clients[client].tool;
-        for (unsigned i = 0; i < FAILURES_MAX; i++) {
-            struct failure *x = &st->failures[i];
-            if (x->text[0] && (tool ? !(x->fetched & 2) : x->client == client && !(x->fetched & 1))) {
-                log_format(a.u.text, sizeof a.u.text, "%s", x->text);
-                entries_reply(e, conn, &a, 0, NULL, 0);
-                x->fetched |= tool ? 2 : 1; // last: an engine that dies here says it twice, never not at all
-                st->failures_shown += tool;
-                return true;
-            }
-        }
-        entries_reply(e, conn, &a, -ENOENT, NULL, 0);
-        return true;
-    }
-    default:
-        return false;
     }
 }
 

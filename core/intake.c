@@ -113,6 +113,7 @@ static void record(struct engine *e, unsigned conn, const struct msg *m, const i
     en->conn = conn;
     en->client = e->p.st->conns[conn].client;
     en->canceled = 0;
+    en->after_removals = 0;
     for (int k = 0; k < MSG_FDS_MAX; k++) {
         en->fds[k] = k < nfds ? fds[k] : 0;
     }
@@ -157,7 +158,7 @@ static bool read_one(struct engine *e, unsigned conn) {
         cut_off(e, conn, "a message that is none of ours");
         return false;
     }
-    if (entries_at_once(e, conn, &m, fds, nfds)) {
+    if (clients_at_once(e, conn, &m, fds, nfds)) {
         if (cs->fd > 0) {
             msg_consume(cs->fd);
         }

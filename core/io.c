@@ -90,8 +90,8 @@ static int call_renameat(int olddir, const char *old, int newdir, const char *na
     return os_renameat2(olddir, old, newdir, name, 0);
 }
 
-static int call_unlinkat(int dirfd, const char *name) {
-    return os_unlinkat(dirfd, name, 0);
+static int call_unlinkat(int dirfd, const char *name, int flags) {
+    return os_unlinkat(dirfd, name, flags);
 }
 
 static int call_close(int fd) {

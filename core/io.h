@@ -28,8 +28,8 @@ struct io_calls {
     int (*link_fd)(int fd, int dirfd, const char *name); // gives the unnamed inode of `fd` a name
     int (*linkat)(int olddir, const char *old, int newdir, const char *name);
     int (*renameat)(int olddir, const char *old, int newdir, const char *name);
-    int (*unlinkat)(int dirfd, const char *name);
-    int (*sync_dir)(int dirfd); // dirfd may be O_PATH
+    int (*unlinkat)(int dirfd, const char *name, int flags); // flags: 0 or AT_REMOVEDIR
+    int (*sync_dir)(int dirfd);                              // dirfd may be O_PATH
     int (*close)(int fd);
 };
 extern struct io_calls io_calls; // the table in use

@@ -10,13 +10,42 @@ static size_t slot_of(uint64_t hash, size_t i) {
     return (size_t)((hash >> 24) + i) & (NAMES_SLOTS - 1);
 }
 
-static uint64_t file_hash(const struct file_slot *f) {
-    return name_hash(f->dir_dev, f->dir_ino, f->name, strlen(f->name));
+static uint64_t hash_of(uint64_t dev, uint64_t ino, const char *name) {
+    return name_hash(dev, ino, name, strlen(name));
 }
 
-void names_put(struct pair *p, unsigned slot, enum name_state s) {
+/** A name that a slot has something to say about. */
+struct said {
+    uint64_t hash;
+    enum name_state state;
+};
+
+/** Fills `s` (room for two). Returns how many. */
+static unsigned said_by(const struct file_slot *f, struct said *s) {
+    s[0].hash = hash_of(f->dir_dev, f->dir_ino, f->name);
+    switch (f->kind) {
+    case SLOT_UNLINK:
+        s[0].state = NAME_ABSENT;
+        return 1;
+    case SLOT_RMDIR:
+        s[0].state = NAME_ABSENT;
+        s[1] = (struct said){hash_of(f->dev, f->ino, ""), NAME_NO_DIR};
+        return 2;
+    case SLOT_RENAME:
+        s[0].state = NAME_ABSENT;
+        s[1] = (struct said){hash_of(f->to_dev, f->to_ino, f->to), NAME_PENDING};
+        return 2;
+    default:
+        s[0].state = f->flags & OPEN_FOLLOWED || f->linked ? NAME_FOLLOWED
+                     : f->state == FILE_OPEN               ? NAME_OPEN
+                                                           : NAME_PENDING;
+        return 1;
+    }
+}
+
+static void put(struct pair *p, unsigned slot, const struct said *s) {
     struct tables *t = p->t;
-    uint64_t hash = file_hash(&p->st->files[slot]);
+    uint64_t hash = s->hash;
     size_t target = NAMES_SLOTS;
     for (size_t i = 0; i < NAMES_SLOTS; i++) {
         size_t at = slot_of(hash, i);
@@ -31,15 +60,24 @@ void names_put(struct pair *p, unsigned slot, enum name_state s) {
             if (there->state != FILE_FREE && there->id > p->st->files[slot].id) {
                 return; // a newer file of this name: the old one's close does not hide it
             }
-            atomic_store_explicit(&t->names[at], name_word(hash, s, slot), memory_order_release);
+            p->st->files[slot].over |= there != &p->st->files[slot];
+            atomic_store_explicit(&t->names[at], name_word(hash, s->state, slot), memory_order_release);
             return;
         }
     }
     if (target == NAMES_SLOTS) {
-        return; // cannot happen: four times as many slots as files
+        return; // cannot happen: twice as many slots as names
     }
     atomic_fetch_add_explicit(&t->names_count, 1, memory_order_seq_cst);
-    atomic_store_explicit(&t->names[target], name_word(hash, s, slot), memory_order_seq_cst);
+    atomic_store_explicit(&t->names[target], name_word(hash, s->state, slot), memory_order_seq_cst);
+}
+
+void names_put(struct pair *p, unsigned slot) {
+    struct said s[2];
+    unsigned n = said_by(&p->st->files[slot], s);
+    for (unsigned i = 0; i < n; i++) {
+        put(p, slot, &s[i]);
+    }
 }
 
 /** Tombstones directly before an empty slot stop no probe that matters: empty them too. */
@@ -53,9 +91,30 @@ static void sweep(struct tables *t, size_t at) {
     }
 }
 
-void names_remove(struct pair *p, unsigned slot) {
+static bool says(const struct file_slot *f, uint64_t hash, struct said *s) {
+    unsigned n = f->state == FILE_FREE || f->dropped ? 0 : said_by(f, s);
+    if (n > 1 && s[1].hash == hash) {
+        s[0] = s[1];
+    }
+    return n > 0 && s[0].hash == hash;
+}
+
+/** The word that has the last say once `gone` is silent: an older entry may not have been carried out yet. 0: none. */
+static uint64_t word_below(const struct pair *p, unsigned gone, uint64_t hash) {
+    uint64_t word = 0, id = 0;
+    struct said s[2];
+    for (unsigned i = 0; i < FILES_MAX; i++) {
+        const struct file_slot *f = &p->st->files[i];
+        if (i != gone && f->id > id && says(f, hash, s)) {
+            id = f->id;
+            word = name_word(hash, s[0].state, i);
+        }
+    }
+    return word;
+}
+
+static void take_out(struct pair *p, unsigned slot, uint64_t hash) {
     struct tables *t = p->t;
-    uint64_t hash = file_hash(&p->st->files[slot]);
     for (size_t i = 0; i < NAMES_SLOTS; i++) {
         size_t at = slot_of(hash, i);
         uint64_t w = atomic_load_explicit(&t->names[at], memory_order_relaxed);
@@ -63,7 +122,10 @@ void names_remove(struct pair *p, unsigned slot) {
             return;
         }
         if (w != NAME_GONE && (w & NAME_HASH_MASK) == hash) {
-            if (name_word_file(w) == slot) {
+            uint64_t below = name_word_file(w) == slot && p->st->files[slot].over ? word_below(p, slot, hash) : 0;
+            if (below) {
+                atomic_store_explicit(&t->names[at], below, memory_order_release);
+            } else if (name_word_file(w) == slot) {
                 atomic_store_explicit(&t->names[at], NAME_GONE, memory_order_seq_cst);
                 sweep(t, at);
                 atomic_fetch_sub_explicit(&t->names_count, 1, memory_order_seq_cst);
@@ -71,6 +133,27 @@ void names_remove(struct pair *p, unsigned slot) {
             return;
         }
     }
+}
+
+void names_remove(struct pair *p, unsigned slot) {
+    struct said s[2];
+    unsigned n = said_by(&p->st->files[slot], s);
+    for (unsigned i = 0; i < n; i++) {
+        take_out(p, slot, s[i].hash);
+    }
+}
+
+struct file_slot *names_latest(const struct pair *p, uint64_t dev, uint64_t ino, const char *name,
+                               enum name_state *state) {
+    uint64_t w = names_find(p->t, hash_of(dev, ino, name));
+    struct file_slot *f = w ? &p->st->files[name_word_file(w) % FILES_MAX] : NULL;
+    *state = w ? name_word_state(w) : NAME_NONE;
+    if (!f || f->state == FILE_FREE) {
+        return NULL;
+    }
+    bool mine = f->dir_dev == dev && f->dir_ino == ino && strcmp(f->name, name) == 0;
+    bool to = f->kind == SLOT_RENAME && f->to_dev == dev && f->to_ino == ino && strcmp(f->to, name) == 0;
+    return mine || to ? f : NULL; // else two names with one hash: 1 in 2^40
 }
 
 void names_rebuild(struct pair *p) {
@@ -82,7 +165,8 @@ void names_rebuild(struct pair *p) {
         uint64_t w = atomic_load_explicit(&t->names[i], memory_order_relaxed);
         if (w != 0 && w != NAME_GONE) {
             const struct file_slot *f = &p->st->files[name_word_file(w) % FILES_MAX];
-            if (f->state == FILE_FREE || file_hash(f) != (w & NAME_HASH_MASK)) {
+            struct said s[2];
+            if (!says(f, w & NAME_HASH_MASK, s)) {
                 atomic_store_explicit(&t->names[i], NAME_GONE, memory_order_release);
                 continue;
             }
@@ -91,10 +175,8 @@ void names_rebuild(struct pair *p) {
     }
     atomic_store(&t->names_count, count);
     for (unsigned i = 0; i < FILES_MAX; i++) {
-        const struct file_slot *f = &p->st->files[i];
-        if (f->state != FILE_FREE && !names_find(t, file_hash(f))) {
-            bool followed = (f->flags & OPEN_FOLLOWED) != 0;
-            names_put(p, i, followed ? NAME_FOLLOWED : f->state == FILE_OPEN ? NAME_OPEN : NAME_PENDING);
+        if (p->st->files[i].state != FILE_FREE && !p->st->files[i].dropped) {
+            names_put(p, i);
         }
     }
 }

@@ -41,10 +41,7 @@ static inline long os_call6(long nr, long a, long b, long c, long d, long e, lon
     register long x3 __asm__("x3") = d;
     register long x4 __asm__("x4") = e;
     register long x5 __asm__("x5") = f;
-    __asm__ volatile("svc #0"
-                     : "+r"(x0)
-                     : "r"(x8), "r"(x1), "r"(x2), "r"(x3), "r"(x4), "r"(x5)
-                     : "memory", "cc");
+    __asm__ volatile("svc #0" : "+r"(x0) : "r"(x8), "r"(x1), "r"(x2), "r"(x3), "r"(x4), "r"(x5) : "memory", "cc");
     return x0;
 #endif
 }
@@ -81,6 +78,15 @@ int os_fsync(int fd);
 int os_syncfs(int fd);
 int os_flock(int fd, int op);
 int os_utimensat(int dirfd, const char *path, const struct timespec ts[2], int flags);
+
+/** What SYS_getdents64 fills in. */
+struct os_dirent {
+    uint64_t ino;
+    int64_t off;
+    uint16_t len; // of this record
+    uint8_t type; // DT_*
+    char name[];
+};
 
 // Names.
 int os_linkat(int olddir, const char *oldpath, int newdir, const char *newpath, int flags);

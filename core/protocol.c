@@ -30,6 +30,9 @@ size_t msg_bytes(unsigned type) {
         return HEAD + sizeof(struct msg_close);
     case MSG_LEND:
         return HEAD + sizeof(struct msg_lend);
+    case MSG_REMOVE:
+    case MSG_RENAME:
+        return HEAD + sizeof(struct msg_change);
     case MSG_LEAVE:
         return HEAD + sizeof(struct msg_leave);
     case MSG_STATUS:
@@ -119,10 +122,14 @@ static bool check_body(const struct msg *m) {
         return check_close(&m->u.close);
     case MSG_LEND:
         return !(m->u.lend.flags & ~(uint32_t)LEND_SETTLE) && component(m->u.lend.name);
+    case MSG_REMOVE:
+        return !(m->u.change.flags & ~(uint32_t)(REMOVE_DIR | REMOVE_EMPTY)) && component(m->u.change.name);
+    case MSG_RENAME:
+        return m->u.change.flags == 0 && component(m->u.change.name) && component(m->u.change.to);
     case MSG_SYNC:
         return !(m->scope & ~(SYNC_PUBLISH | SYNC_SPAWNED | SYNC_QUIET | SYNC_LOG | SYNC_INODE));
     case MSG_WAIT:
-        return m->scope <= WAIT_CLIENT;
+        return m->scope <= WAIT_SPACE;
     case MSG_STATUS:
         return terminated(m->u.status.backend, sizeof m->u.status.backend) &&
                terminated(m->u.status.note, sizeof m->u.status.note);

@@ -12,14 +12,16 @@
 //   OPEN    question: the program's description (write-only is enough), its directory (O_PATH)
 //   LEND    question: the directory (O_PATH).  answer: the file (engine's own description or the program's)
 //   WAIT    question with WAIT_DIR: the directory (O_PATH)
+//   REMOVE  question: the directory, and the inode under the name, if there is one (all O_PATH)
+//   RENAME  question: both directories, and the inode under the old name, if there is one (all O_PATH)
 
 #ifndef FASTCKPT_PROTOCOL_H
 #define FASTCKPT_PROTOCOL_H
 
+#include "tables.h"
+
 #include <sys/types.h>
 #include <time.h>
-
-#include "tables.h"
 
 #define MSG_MAGIC   0x6b636631u // changes with every change of a layout: both files come from one build
 #define MSG_FDS_MAX 3
@@ -36,6 +38,8 @@ enum msg_type {
     MSG_SETTLE,    // answered: everything handed over so far is in the kernel's file
     MSG_SYNC,      // answered: the file's bytes are durable; with SYNC_PUBLISH its name too
     MSG_DROP,      // answered: the name was deleted; the file is never published
+    MSG_REMOVE,    // answered: the name is going to be deleted, at this entry's place in the order
+    MSG_RENAME,    // answered: likewise renamed
     MSG_WAIT,      // answered: everything closed before (of a scope) is durable
     MSG_LEND,      // answered: the inode behind a captured or pending name
     MSG_RETURN,    // chunks borrowed and not used
@@ -47,33 +51,42 @@ enum msg_type {
     MSG_TYPES
 };
 
-enum { OPEN_FOLLOWED = 1,      // native inode under its own name: sync it in order; else a shadow
-       OPEN_REPLACES = 2,      // the name held an older file when it was opened
-       OPEN_HIDDEN = 4,        // no O_TMPFILE here: the shadow has the hidden name `hidden` in the same directory
+enum {
+    OPEN_FOLLOWED = 1, // native inode under its own name: sync it in order; else a shadow
+    OPEN_REPLACES = 2, // the name held an older file when it was opened
+    OPEN_HIDDEN = 4,   // no O_TMPFILE here: the shadow has the hidden name `hidden` in the same directory
 };
-enum { CLOSE_SPAWNED = 1,      // this client started a process while the file was open: a stranger may hold it
-       CLOSE_TIMES = 2,        // the program set the times itself
-       CLOSE_ABORT = 4 };      // do not publish: the client met an error that it has reported to the program
-enum { SYNC_PUBLISH = 1,       // publish now and go on natively (release)
-       SYNC_SPAWNED = 2,       // as CLOSE_SPAWNED
-       SYNC_QUIET = 4,         // not answered: nobody waits
-       SYNC_INODE = 16,        // of the file that the descriptor is of, whoever captured it: it goes on being captured
-       SYNC_LOG = 8 };         // it is a log (design 4): published as it stands when its process dies
-enum { LEND_SETTLE = 1 };      // content will be read: settle first
-enum wait_scope { WAIT_ALL, WAIT_DIR, WAIT_CLIENT };
+enum {
+    CLOSE_SPAWNED = 1, // this client started a process while the file was open: a stranger may hold it
+    CLOSE_TIMES = 2,   // the program set the times itself
+    CLOSE_ABORT = 4
+}; // do not publish: the client met an error that it has reported to the program
+enum {
+    SYNC_PUBLISH = 1, // publish now and go on natively (release)
+    SYNC_SPAWNED = 2, // as CLOSE_SPAWNED
+    SYNC_QUIET = 4,   // not answered: nobody waits
+    SYNC_INODE = 16,  // of the file that the descriptor is of, whoever captured it: it goes on being captured
+    SYNC_LOG = 8
+};                        // it is a log (design 4): published as it stands when its process dies
+enum { LEND_SETTLE = 1 }; // content will be read: settle first
+enum {
+    REMOVE_DIR = 1, // a directory; it is empty but for names that are going to be deleted
+    REMOVE_EMPTY = 2
+};                                                               // ... and has none of these either
+enum wait_scope { WAIT_ALL, WAIT_DIR, WAIT_CLIENT, WAIT_SPACE }; // SPACE: what is to be deleted or replaced
 
 struct msg_hello {
-    uint32_t magic; // MSG_MAGIC
-    int32_t pid;    // of the sender, in its own pid namespace (the engine's too: the key holds the namespace)
-    uint32_t tool;  // 1: the fastckpt command: may ask STATUS and WAIT, owns no files
-    uint32_t client; // answer, and question of a further connection: the client's slot
-    uint64_t token;  // likewise: 0 asks for a new client
+    uint32_t magic;       // MSG_MAGIC
+    int32_t pid;          // of the sender, in its own pid namespace (the engine's too: the key holds the namespace)
+    uint32_t tool;        // 1: the fastckpt command: may ask STATUS and WAIT, owns no files
+    uint32_t client;      // answer, and question of a further connection: the client's slot
+    uint64_t token;       // likewise: 0 asks for a new client
     uint64_t staging_max; // answer: bytes of address space that the chunks may take
 };
 
 struct msg_open {
-    uint32_t flags;      // OPEN_*
-    uint32_t open_flags; // the program's
+    uint32_t flags;            // OPEN_*
+    uint32_t open_flags;       // the program's
     struct timespec dir_mtime; // of the directory before the shadow was made
     char name[NAME_CAP];
     char hidden[NAME_CAP]; // with OPEN_HIDDEN
@@ -98,50 +111,57 @@ struct msg_hand_over {
 };
 
 struct msg_close {
-    uint32_t flags;   // CLOSE_*
+    uint32_t flags; // CLOSE_*
     uint32_t pad;
-    uint64_t size;    // end of the last byte that was staged (0: none): the file is at least this long
+    uint64_t size;                // end of the last byte that was staged (0: none): the file is at least this long
     struct timespec atime, mtime; // to be the file's: of the last write, or as the program set them
 };
 
-struct msg_lend { // question: name, flags. Answer: the rest
-    uint32_t flags; // LEND_*
-    uint32_t state; // enum name_state
+struct msg_lend {    // question: name, flags. Answer: the rest
+    uint32_t flags;  // LEND_*
+    uint32_t state;  // enum name_state
     uint32_t client; // who captured it
     uint32_t pad;
-    uint64_t size;  // as known to the engine: at least what is handed over
+    uint64_t size;         // as known to the engine: at least what is handed over
     struct timespec mtime; // zero: the kernel's
     char name[NAME_CAP];
+};
+
+struct msg_change { // REMOVE: name, flags. RENAME: name to `to`
+    uint32_t flags; // REMOVE_*
+    uint32_t pad;
+    char name[NAME_CAP];
+    char to[NAME_CAP];
 };
 
 struct status {
     int32_t keeper_pid, engine_pid;
     uint32_t clients, pending_files, failures, restarts;
-    uint64_t pending_bytes;   // closed and not yet published: bytes still in staging
-    uint64_t staging_bytes;   // resident
-    uint64_t staging_used;    // lent, handed over or in flight
+    uint64_t pending_bytes; // closed and not yet published: bytes still in staging
+    uint64_t staging_bytes; // resident
+    uint64_t staging_used;  // lent, handed over or in flight
     uint64_t published_files;
     uint64_t written_bytes;
-    char backend[16];         // "uring" or "threads"
-    char note[200];           // why a slower way was taken; may be empty
+    char backend[16]; // "uring" or "threads"
+    char note[200];   // why a slower way was taken; may be empty
 };
 
-struct msg_leave {          // question: wait (0: do not). Answer: the rest
+struct msg_leave { // question: wait (0: do not). Answer: the rest
     uint32_t wait;
     uint32_t failures;
-    uint64_t durable_ns;    // from the first close of this client to the last publish of its files
+    uint64_t durable_ns; // from the first close of this client to the last publish of its files
 };
 
 struct msg {
     uint32_t magic;
-    uint16_t type;   // enum msg_type
-    uint16_t scope;  // WAIT: enum wait_scope. SYNC: SYNC_*
+    uint16_t type;  // enum msg_type
+    uint16_t scope; // WAIT: enum wait_scope. SYNC: SYNC_*
     uint64_t number;
-    uint64_t file;   // id of the file, 0 if none
-    uint32_t slot;   // its slot
-    int32_t result;  // answers: 0 or a negative errno
-    uint64_t value;  // RESERVE: offset wanted / reserved. CANCEL: the number. WAIT answer: what is left.
-                     // STATUS: failures read
+    uint64_t file;  // id of the file, 0 if none
+    uint32_t slot;  // its slot
+    int32_t result; // answers: 0 or a negative errno
+    uint64_t value; // RESERVE: offset wanted / reserved. CANCEL: the number. WAIT answer: what is left.
+                    // STATUS: failures read. REMOVE answer: 1: do it natively
     union {
         struct msg_hello hello;
         struct msg_open open;
@@ -149,6 +169,7 @@ struct msg {
         struct msg_hand_over hand_over;
         struct msg_close close;
         struct msg_lend lend;
+        struct msg_change change;
         struct msg_leave leave;
         struct status status;
         char text[512]; // FAILURES

@@ -27,6 +27,13 @@ static int trim(struct file_slot *f) {
 }
 
 int publish_sync(struct state *st, struct file_slot *f) {
+    if (f->kind != SLOT_FILE && (f->kind != SLOT_RENAME || f->base_id)) {
+        return 0; // nothing to sync, or a captured file, which was synced at its own turn
+    }
+    if (f->kind == SLOT_RENAME) { // what is renamed to a matched name
+        int e = io_calls.fsync(f->fd_own);
+        return e == -EINVAL || e == -EROFS ? 0 : e;
+    }
 #if FASTCKPT_BREAK == 4 // an entry that kills the engine each time: blame must find it
     if (strcmp(f->name, "poison.pt") == 0) {
         abort();
@@ -65,9 +72,9 @@ void publish_start_writeback(const struct file_slot *f) {
     OS_CALL(SYS_sync_file_range, f->fd_own, 0, 0, SYNC_FILE_RANGE_WRITE, 0, 0);
 }
 
-static bool is_our_inode(const struct file_slot *f, const char *name) {
+static bool is_our_inode(const struct file_slot *f, int dirfd, const char *name) {
     struct stat s;
-    return os_fstatat(f->fd_dir, name, &s, AT_SYMLINK_NOFOLLOW) == 0 && s.st_dev == f->dev && s.st_ino == f->ino;
+    return os_fstatat(dirfd, name, &s, AT_SYMLINK_NOFOLLOW) == 0 && s.st_dev == f->dev && s.st_ino == f->ino;
 }
 
 static int replace(const struct file_slot *f) {
@@ -76,7 +83,7 @@ static int replace(const struct file_slot *f) {
     // The hidden name is the same each time, so what a power cut leaves between the two steps goes with the next save.
     int r = io_calls.link_fd(f->fd_own, f->fd_dir, tmp);
     if (r == -EEXIST) {
-        io_calls.unlinkat(f->fd_dir, tmp);
+        io_calls.unlinkat(f->fd_dir, tmp, 0);
         r = io_calls.link_fd(f->fd_own, f->fd_dir, tmp);
     }
     if (r < 0) {
@@ -84,7 +91,7 @@ static int replace(const struct file_slot *f) {
     }
     r = io_calls.renameat(f->fd_dir, tmp, f->fd_dir, f->name);
     if (r < 0) {
-        io_calls.unlinkat(f->fd_dir, tmp);
+        io_calls.unlinkat(f->fd_dir, tmp, 0);
     }
     return r;
 }
@@ -95,7 +102,7 @@ static bool behind_failure(const struct state *st, const struct file_slot *f) {
 
 /** `*new_name`: a name was made where there was none. */
 static int name_one(struct state *st, struct file_slot *f, bool *new_name) {
-    bool redone = st->generation > 1 && is_our_inode(f, f->name);
+    bool redone = st->generation > 1 && is_our_inode(f, f->fd_dir, f->name);
     if (f->flags & OPEN_FOLLOWED || f->linked || redone) {
         return 0;
     }
@@ -116,8 +123,37 @@ static int name_one(struct state *st, struct file_slot *f, bool *new_name) {
     return r == -ENOENT ? 0 : r;
 }
 
+/** A deletion or a rename. What is not as it was at the call has been changed by a stranger since, or by an engine that
+ *  died after it: it is left alone. */
+static int change_one(struct state *st, struct file_slot *f) {
+    if (f->linked) {
+        return 0;
+    }
+    if (behind_failure(st, f)) {
+        return -ECANCELED;
+    }
+    if (!is_our_inode(f, f->fd_dir, f->name)) {
+        return 0;
+    }
+    if (f->kind == SLOT_RENAME) {
+        int r = io_calls.renameat(f->fd_dir, f->name, f->fd_to, f->to);
+        return r == -ENOENT ? 0 : r;
+    }
+    int r = io_calls.unlinkat(f->fd_dir, f->name, f->kind == SLOT_RMDIR ? AT_REMOVEDIR : 0);
+    if (r == -ENOTEMPTY) {
+        log_info("%s: not deleted: another process has put something into it", f->name);
+        return 0;
+    }
+    return r == -ENOENT ? 0 : r;
+}
+
+struct dir_id {
+    int fd;
+    uint64_t dev, ino;
+};
+
 /** Natively a directory's mtime changes when a name is made, at the open, and not at all when a file is overwritten:
- *  savers sort directories by it and delete the oldest. */
+ *  savers sort directories by it and delete the oldest. A deletion or a rename is noted at its call. */
 struct dir_times {
     int fd; // of the directory whose names are being changed; 0: none
     uint64_t dev, ino;
@@ -152,29 +188,51 @@ static void note_mtime(struct dir_times *d, const struct file_slot *f) {
 
 /** Must the directories changed so far be durable before this name changes? One journal keeps its own order. */
 static bool needs_sync_between(const struct file_slot *before, const struct file_slot *f) {
-    if (before->dir_dev == f->dir_dev && before->dir_ino == f->dir_ino) {
+    bool made = before->kind == SLOT_FILE && f->kind == SLOT_FILE; // nothing is lost by a name that is made early
+    if (made && before->dir_dev == f->dir_dev && before->dir_ino == f->dir_ino) {
         return false;
     }
     return before->dir_dev != f->dir_dev || !io_known_fs(f->fd_own);
 }
 
-static void sync_dirs(struct state *st, const uint32_t *slots, unsigned from, unsigned to, int *result) {
-    for (unsigned i = from; i < to; i++) {
-        const struct file_slot *f = &st->files[slots[i]];
-        bool seen = result[i] < 0;
-        for (unsigned k = from; k < i && !seen; k++) {
-            const struct file_slot *g = &st->files[slots[k]];
-            if (result[k] == 0 && g->dir_dev == f->dir_dev && g->dir_ino == f->dir_ino) {
-                seen = true;
-            }
+/** Directory number `k` that a slot changes. False: it has no such. */
+static bool dir_of(const struct file_slot *f, int k, struct dir_id *d) {
+    *d = k == 0 ? (struct dir_id){f->fd_dir, f->dir_dev, f->dir_ino} : (struct dir_id){f->fd_to, f->to_dev, f->to_ino};
+    return k == 0 || f->kind == SLOT_RENAME;
+}
+
+static bool changes_dir(const struct file_slot *f, const struct dir_id *d) {
+    struct dir_id mine;
+    for (int k = 0; k < 2; k++) {
+        if (dir_of(f, k, &mine) && mine.dev == d->dev && mine.ino == d->ino) {
+            return true;
         }
-        int r = seen ? 0 : io_calls.sync_dir(f->fd_dir);
-        if (r < 0 && r != -ENOENT) {
-            for (unsigned k = from; k < to; k++) {
-                const struct file_slot *g = &st->files[slots[k]];
-                if (result[k] == 0 && g->dir_dev == f->dir_dev && g->dir_ino == f->dir_ino) {
-                    result[k] = r;
-                }
+    }
+    return false;
+}
+
+/** Syncs one directory, unless a slot before `i` has had it synced; a failure is that of all who changed it. */
+static void sync_dir(struct state *st, const uint32_t *slots, unsigned from, unsigned i, unsigned to,
+                     const struct dir_id *d, int *result) {
+    for (unsigned k = from; k < i; k++) {
+        if (result[k] == 0 && changes_dir(&st->files[slots[k]], d)) {
+            return;
+        }
+    }
+    int r = io_calls.sync_dir(d->fd);
+    for (unsigned k = from; r < 0 && r != -ENOENT && k < to; k++) {
+        if (result[k] == 0 && changes_dir(&st->files[slots[k]], d)) {
+            result[k] = r;
+        }
+    }
+}
+
+static void sync_dirs(struct state *st, const uint32_t *slots, unsigned from, unsigned to, int *result) {
+    struct dir_id d;
+    for (unsigned i = from; i < to; i++) {
+        for (int k = 0; k < 2 && result[i] == 0; k++) {
+            if (dir_of(&st->files[slots[i]], k, &d)) {
+                sync_dir(st, slots, from, i, to, &d, result);
             }
         }
     }
@@ -186,7 +244,7 @@ void publish_names(struct state *st, const uint32_t *slots, unsigned n, int *res
     for (unsigned i = 0; i < n; i++) {
         struct file_slot *f = &st->files[slots[i]];
         io_serve(f->id);
-        bool new_name = false, native = f->flags & OPEN_FOLLOWED || f->linked;
+        bool change = f->kind != SLOT_FILE, new_name = change, native = f->flags & OPEN_FOLLOWED || f->linked;
         if (i > from && needs_sync_between(&st->files[slots[i - 1]], f)) {
             put_mtime_back(&times);
             sync_dirs(st, slots, from, i, result);
@@ -195,7 +253,7 @@ void publish_names(struct state *st, const uint32_t *slots, unsigned n, int *res
         if (!native) {
             note_mtime(&times, f);
         }
-        result[i] = name_one(st, f, &new_name);
+        result[i] = change ? change_one(st, f) : name_one(st, f, &new_name);
         if (result[i] == 0) {
             *(volatile uint32_t *)&f->linked = 1;
             times.want = new_name && later(&f->opened, &times.want) ? f->opened : times.want;

@@ -140,6 +140,7 @@ static void mark_recorded(const struct state *st, unsigned char *seen, size_t ca
             mark(seen, cap, f->fd_prog);
             mark(seen, cap, f->fd_own);
             mark(seen, cap, f->fd_dir);
+            mark(seen, cap, f->fd_to);
         }
     }
 }

@@ -47,7 +47,7 @@ struct entry {
     uint32_t client;
     uint32_t canceled;
     int32_t fds[MSG_FDS_MAX];
-    int32_t pad;
+    uint32_t after_removals; // RESERVE without space: 1: waits for queued deletions, 2: has been asked for again
     struct msg msg;
 };
 
@@ -60,8 +60,18 @@ struct chunk_slot {       // valid while the chunk's word is handed or flying
 
 enum file_state { FILE_FREE = 0, FILE_OPEN, FILE_CLOSED };
 
+/** What is done at a slot's turn in the commit queue. All but FILE are closed from the start, and hold the inode that
+ *  is meant: a name that is another's by then is left alone. */
+enum slot_kind {
+    SLOT_FILE = 0, // a file gets its name
+    SLOT_UNLINK,   // `name` is deleted. fd_own: the inode, O_PATH
+    SLOT_RMDIR,    // likewise a directory
+    SLOT_RENAME,   // `name` becomes `to`. fd_own: the inode, to be synced first if it is not a captured file's
+};
+
 struct file_slot {
     _Atomic uint32_t state;
+    uint32_t kind; // enum slot_kind
     uint32_t client, root;
     uint32_t flags;            // OPEN_* of the open message
     uint64_t id;               // number of the open entry
@@ -71,6 +81,10 @@ struct file_slot {
     int32_t error;             // negative errno: failed, never published
     uint64_t dev, ino;         // of the inode
     uint64_t dir_dev, dir_ino; // of the directory
+    int32_t fd_to;             // RENAME: the directory of `to`, O_PATH
+    uint32_t base;             // RENAME of a captured file: its slot,
+    uint64_t base_id;          // ... and id; 0: none
+    uint64_t to_dev, to_ino;   // RENAME
     uint64_t publish;          // place in the commit queue: number of the close or sync entry; 0: not in it
     uint64_t sync_wanted;      // sync everything up to this number ...
     uint64_t synced;           // ... done up to this number
@@ -80,6 +94,7 @@ struct file_slot {
     uint32_t log;              // SYNC_LOG
     uint32_t shared;           // SYNC_INODE: linked for another process, its own does not know
     uint32_t counted;          // among its client's pending files (tables.h)
+    uint32_t over;             // its name was another slot's before (names.c)
     uint32_t direct;           // direct writes work here (ext4, xfs)
     uint32_t close_flags;      // CLOSE_*
     uint64_t size_made;        // kernel size as we last made it
@@ -89,6 +104,7 @@ struct file_slot {
     struct timespec atime, mtime, opened;
     char name[NAME_CAP];
     char hidden[NAME_CAP];
+    char to[NAME_CAP];
     char where[160];
 };
 

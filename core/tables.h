@@ -57,7 +57,8 @@ static inline uint64_t chunk_word_number(uint64_t w) {
 }
 
 // A slot of the names table: hash of (directory's device and inode, name), state, file slot; 0 is empty.
-enum name_state { NAME_NONE = 0, NAME_OPEN, NAME_PENDING, NAME_FOLLOWED };
+// ABSENT: it is going to be deleted, or to be renamed away. NO_DIR: so is the directory; hashed with an empty name.
+enum name_state { NAME_NONE = 0, NAME_OPEN, NAME_PENDING, NAME_FOLLOWED, NAME_ABSENT, NAME_NO_DIR };
 
 #define NAME_HASH_MASK 0xffffffffff000000ull // 40 bits of hash, 8 of state, 16 of file slot
 static inline uint64_t name_hash(uint64_t dev, uint64_t ino, const char *name, size_t len) {
@@ -82,7 +83,7 @@ struct file_public {
     _Atomic uint64_t id;       // the file's id (number of its open entry); 0: slot free. Written last when taken.
     _Atomic uint64_t reserved; // bytes up to which space is reserved: a staged write may go this far
     _Atomic int32_t error;     // negative errno once the file has failed, else 0; never cleared while the slot is taken
-    uint32_t pad;
+    _Atomic uint32_t dropped;  // another process deleted its name: never published
 };
 
 /** What a client sees of itself. */
@@ -95,8 +96,8 @@ struct client_public {
 struct tables {
     uint64_t magic;
     _Atomic uint32_t
-        names_count; // names in state open or pending, and followed ones until they are synced. Rises before a
-                     // slot is filled, falls after it is emptied: 0 means that every name is native
+        names_count; // names that are open, pending or absent, and followed ones until they are synced. Rises before
+                     // a slot is filled, falls after it is emptied: 0 means that every name is native
     _Atomic uint32_t generation;         // rises with each new engine of the pair: for status and tests
     _Atomic uint64_t names[NAMES_SLOTS]; // open addressing, linear probing; emptied slots hold NAME_GONE
     _Atomic uint64_t chunks[CHUNKS_MAX];

@@ -36,11 +36,9 @@ enum class { CLASS_NATIVE, CLASS_FOLLOW, CLASS_SHADOW };
 
 static enum class classify(int flags) {
     bool excl = (flags & O_CREAT) && (flags & O_EXCL);
-    if (flags & (O_DIRECT | O_DSYNC | O_SYNC | O_PATH | O_DIRECTORY | __O_TMPFILE | O_ASYNC)) {
-        return CLASS_NATIVE;
-    }
-    return (flags & O_ACCMODE) == O_WRONLY && (flags & O_TRUNC) && !(flags & O_APPEND) && !excl ? CLASS_SHADOW
-                                                                                                : CLASS_FOLLOW;
+    if (flags & (O_DIRECT | O_DSYNC | O_SYNC | O_PATH | O_DIRECTORY | __O_TMPFILE | O_ASYNC)){return CLASS_NATIVE;}
+return (flags & O_ACCMODE) == O_WRONLY && (flags & O_TRUNC) && !(flags & O_APPEND) && !excl ? CLASS_SHADOW
+                                                                                            : CLASS_FOLLOW;
 }
 
 // Where the program opens files from, as text: dladdr looks at every symbol of a library. Written once, never replaced:
@@ -212,7 +210,7 @@ static int open_shadow(struct place *p, const struct request *rq, const struct l
     if (shadow_useless_fs(p->dir)) {
         return native(p, rq);
     }
-    int r = shadow_make(p, base->fd, rq->flags, rq->mode, &s);
+    int r = shadow_make(p, base->fd, names_gone(word), rq->flags, rq->mode, &s);
     if (r == SHADOW_NATIVE) {
         r = names_clear(word); // a pending file of this name first, then over it
         return r < 0 ? r : is_lock(p) ? open_lock(p, rq) : open_followed(p, rq);
@@ -229,8 +227,8 @@ static int open_shadow(struct place *p, const struct request *rq, const struct l
 
 // A name that is captured already. Open: the same inode again, by a native open: ours becomes the kernel's, another
 // process's is lent. Closed and pending: a new shadow that takes after it. True: *r is the result.
-static bool open_again(struct place *p, const struct request *rq, enum class class, uint64_t word,
-                       struct lent *base, int *r) {
+static bool open_again(struct place *p, const struct request *rq, enum class class, uint64_t word, struct lent *base,
+                       int *r) {
     if (class == CLASS_SHADOW && names_own(word) == NULL && names_lend_place(p, word, false, base) == 0) {
         if (base->pending) {
             return false;
@@ -245,6 +243,20 @@ static bool open_again(struct place *p, const struct request *rq, enum class cla
     }
     *r = *r < 0 ? *r : ours && class != CLASS_NATIVE ? open_followed(p, rq) : CAPTURE_NATIVE;
     return true;
+}
+
+// A name that is going to be deleted. A new file of that name is published behind that; any other way to make one is
+// the kernel's, which has to see it gone.
+static int open_gone(struct place *p, const struct request *rq, enum class class, uint64_t word) {
+    struct lent none = {.fd = -1};
+    if (!(rq->flags & O_CREAT) || name_word_state(word) == NAME_NO_DIR) {
+        return -ENOENT;
+    }
+    if (class == CLASS_SHADOW) {
+        return open_shadow(p, rq, &none, word);
+    }
+    int r = names_clear(word);
+    return r < 0 ? r : class == CLASS_FOLLOW ? open_followed(p, rq) : CAPTURE_NATIVE;
 }
 
 // The program has this inode open already, under whichever name: another inode in its place would part them.
@@ -262,6 +274,9 @@ static int open_matched(struct place *p, const struct request *rq) {
     }
     uint64_t word = names_word(p);
     enum name_state state = word != 0 ? name_word_state(word) : NAME_NONE;
+    if (names_gone(word)) {
+        return open_gone(p, rq, class, word);
+    }
     if ((state == NAME_OPEN || state == NAME_PENDING) && open_again(p, rq, class, word, &base, &r)) {
         return r;
     }
@@ -283,7 +298,8 @@ static int match(const struct request *rq, struct place *p) {
     bool excl = (rq->flags & O_CREAT) && (rq->flags & O_EXCL);
     bool given = policy_match(patterns, rq->dirfd, rq->path);
     bool plain = rq->dirfd == AT_FDCWD && strchr(rq->path, '/') == NULL; // in the working directory: one text for both
-    if (place_find(p, rq->dirfd, rq->path, !excl && !(rq->flags & O_NOFOLLOW)) < 0) {
+    uint64_t word;
+    if (names_find_place(p, rq->dirfd, rq->path, !excl && !(rq->flags & O_NOFOLLOW), &word) != 0) {
         return CAPTURE_NATIVE;
     }
     if (!given && ((plain && !p->linked) || !policy_match_in(patterns, p->dir, p->name))) {

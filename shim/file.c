@@ -5,11 +5,6 @@
 
 #include "file.h"
 
-#include <errno.h>
-#include <fcntl.h>
-#include <string.h>
-#include <sys/resource.h>
-
 #include "../core/log.h"
 #include "../core/os.h"
 #include "client.h"
@@ -17,7 +12,12 @@
 #include "held.h"
 #include "lost.h"
 
-#define PENDING_MIN 8           // closed and unpublished files that no limit forbids
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <sys/resource.h>
+
+#define PENDING_MIN 8 // closed and unpublished files that no limit forbids
 #define PENDING_MAX 256
 #define GOING       0x80000000u // refs of an object that is being taken or put away
 
@@ -396,7 +396,7 @@ static void wait_until_left(uint64_t most) {
 }
 
 // Back-pressure: each unpublished file costs the engine descriptors, and us names that wait.
-static void wait_for_pending(void) {
+void file_wait_for_pending(void) {
     struct {
         uint64_t cur, max;
     } rl = {1024, 1024};
@@ -445,7 +445,7 @@ int file_close(struct file *f, int fd) {
     if (known && f->must_wait) {
         wait_until_left(0);
     } else {
-        wait_for_pending();
+        file_wait_for_pending();
     }
     atomic_fetch_add(&file_report.held_ns, (uint64_t)(os_now_ns(CLOCK_MONOTONIC) - begun));
     return r < 0 || !known ? r : lost_error();

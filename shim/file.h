@@ -10,11 +10,11 @@
 #ifndef FASTCKPT_FILE_H
 #define FASTCKPT_FILE_H
 
-#include <sys/stat.h>
-#include <sys/uio.h>
-
 #include "../core/protocol.h"
 #include "guard.h"
+
+#include <sys/stat.h>
+#include <sys/uio.h>
 
 #define FILE_HELD_MAX 8 // partial chunks one file holds: beyond, the oldest is handed over
 
@@ -32,7 +32,7 @@ struct file {
     uint32_t slot;         // the engine's
     uint64_t id;           // the engine's: number of the open entry
     struct lock lock;
-    dev_t dev;             // identity: checked before an operation, since descriptors can be closed behind our back
+    dev_t dev; // identity: checked before an operation, since descriptors can be closed behind our back
     ino_t ino;
     bool followed;         // native inode under its own name
     bool replaces;         // there was an older file of that name
@@ -63,7 +63,7 @@ struct file {
     // for the rule of logs (file_log.c)
     uint32_t log_writes, log_seconds;
     time_t log_second;
-    bool log; // it is one: linked, or to be linked, while its program goes on
+    bool log;                        // it is one: linked, or to be linked, while its program goes on
     struct held held[FILE_HELD_MAX]; // last: all before it is cleared for each file, this is only read below n_held
 };
 
@@ -114,6 +114,9 @@ int file_drop(struct file *f);
 /** The last descriptor is about to be closed: hands everything over and sends CLOSE. Call before the real close.
  *  Returns 0 or the file's known error (to be returned by close). */
 int file_close(struct file *f, int fd);
+
+/** Back-pressure behind a close or a change of a name: waits while too much of this process is pending. */
+void file_wait_for_pending(void);
 
 /** For fork's prepare handler: every partial chunk of every file is handed over, so that a child can settle. */
 void file_hand_over_all(void);

@@ -19,6 +19,9 @@
 
 // fstat of a lent inode, corrected. 0 or a negative errno.
 static int stat_lent(struct lent *l, struct stat *st) {
+    if (l->fd < 0) {
+        return -ENOENT;
+    }
     int r = NATIVE(fstat, SYS_fstat, l->fd, st) == 0 ? 0 : -errno; // by the next preload, which may know the owner
     if (r == 0) {
         names_fix_stat(l, st);
@@ -152,7 +155,8 @@ int hook_statx(int dirfd, const char *path, int flags, unsigned mask, struct sta
     if (!by_descriptor(path, flags) && !names_native() &&
         names_lend(dirfd, path, !(flags & AT_SYMLINK_NOFOLLOW), false, &lent)) {
         struct stat st;
-        long r = NATIVE(statx, SYS_statx, lent.fd, "", flags | AT_EMPTY_PATH, mask, x) == 0 ? 0 : -errno;
+        flags |= AT_EMPTY_PATH;
+        long r = lent.fd < 0 ? -ENOENT : NATIVE(statx, SYS_statx, lent.fd, "", flags, mask, x) == 0 ? 0 : -errno;
         r = r == 0 ? stat_lent(&lent, &st) : (names_return(&lent), r);
         if (r == 0) {
             put_statx(x, &st);

@@ -32,19 +32,20 @@ static int missing(void) {
 
 // ---- What a link says: a captured name is no link
 
-static bool is_file(int dirfd, const char *path) {
-    return UNLIKELY(!names_native()) && names_hidden(dirfd, path, false);
+// The error of a readlink whose answer the kernel does not know, or 0.
+static int not_a_link(int dirfd, const char *path) {
+    enum name_state s = LIKELY(names_native()) ? NAME_NONE : names_state(dirfd, path, false);
+    return s == NAME_OPEN || s == NAME_PENDING ? -EINVAL : s == NAME_ABSENT || s == NAME_NO_DIR ? -ENOENT : 0;
 }
 
 ssize_t hook_readlink(const char *path, char *buf, size_t len) {
-    if (is_file(AT_FDCWD, path)) {
-        return hook_ret(-EINVAL);
-    }
-    return NATIVE_OR(readlink, RAW(SYS_readlinkat, AT_FDCWD, path, buf, len), path, buf, len);
+    int r = not_a_link(AT_FDCWD, path);
+    return r < 0 ? hook_ret(r) : NATIVE_OR(readlink, RAW(SYS_readlinkat, AT_FDCWD, path, buf, len), path, buf, len);
 }
 
 ssize_t hook_readlinkat(int dirfd, const char *path, char *buf, size_t len) {
-    return is_file(dirfd, path) ? hook_ret(-EINVAL) : NATIVE(readlinkat, SYS_readlinkat, dirfd, path, buf, len);
+    int r = not_a_link(dirfd, path);
+    return r < 0 ? hook_ret(r) : NATIVE(readlinkat, SYS_readlinkat, dirfd, path, buf, len);
 }
 
 ssize_t hook___readlink_chk(const char *path, char *buf, size_t len, size_t cap) {
@@ -63,19 +64,24 @@ ssize_t hook___readlinkat_chk(int dirfd, const char *path, char *buf, size_t len
 
 // ---- Where a name leads
 
-// The canonical path of a name that its directory does not show yet. Its length with the terminator, or 0: libc's.
-static size_t canonical(const char *path, char *text) {
+// The canonical path of a name that its directory does not show yet. Its length with the terminator; 0: libc's; or the
+// error of one that is going to be deleted.
+static int canonical(const char *path, char *text) {
     struct place p;
     struct stat st;
-    size_t n = 0;
-    if (path == NULL || names_native() || !names_hidden(AT_FDCWD, path, true)) {
+    int n = 0;
+    enum name_state s = path == NULL || names_native() ? NAME_NONE : names_state(AT_FDCWD, path, true);
+    if (s == NAME_ABSENT || s == NAME_NO_DIR) {
+        return -ENOENT;
+    }
+    if (s != NAME_OPEN && s != NAME_PENDING) {
         return 0;
     }
     guard_depth++;
     if (place_find(&p, AT_FDCWD, path, true) == 0) {
         if (os_fstatat(p.dir, p.name, &st, AT_SYMLINK_NOFOLLOW) == -ENOENT) {
-            long r = policy_text(p.dir, p.name, text, PATH_MAX);
-            n = r > 0 ? (size_t)r + 1 : 0;
+            int r = policy_text(p.dir, p.name, text, PATH_MAX);
+            n = r > 0 ? r + 1 : 0;
         }
         place_close(&p);
     }
@@ -85,12 +91,16 @@ static size_t canonical(const char *path, char *text) {
 
 char *hook_realpath(const char *path, char *buf) {
     char text[PATH_MAX];
-    size_t n = canonical(path, text);
+    int n = canonical(path, text);
     if (LIKELY(n == 0)) {
         return REAL(realpath) != NULL ? real.realpath(path, buf) : (missing(), NULL);
     }
-    char *ret = buf != NULL ? buf : malloc(n); // the program frees it
-    return ret != NULL ? memcpy(ret, text, n) : NULL;
+    if (n < 0) {
+        hook_ret(n);
+        return NULL;
+    }
+    char *ret = buf != NULL ? buf : malloc((size_t)n); // the program frees it
+    return ret != NULL ? memcpy(ret, text, (size_t)n) : NULL;
 }
 
 char *hook___realpath_chk(const char *path, char *buf, size_t cap) {
@@ -102,7 +112,7 @@ char *hook___realpath_chk(const char *path, char *buf, size_t cap) {
 
 char *hook_canonicalize_file_name(const char *path) {
     char text[PATH_MAX];
-    if (UNLIKELY(canonical(path, text) > 0)) {
+    if (UNLIKELY(canonical(path, text) != 0)) {
         return hook_realpath(path, NULL);
     }
     return REAL(canonicalize_file_name) != NULL ? real.canonicalize_file_name(path) : (missing(), NULL);

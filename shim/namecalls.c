@@ -42,19 +42,12 @@ static int existing_runtime(void) {
 
 // Does an engine of anybody's live here? One look at the directory is cheaper than finding out our own key.
 static bool any_socket(int dir) {
-    struct entry {
-        uint64_t ino;
-        int64_t off;
-        uint16_t len;
-        uint8_t type;
-        char name[];
-    };
     char buf[4096] __attribute__((aligned(8)));
     int fd = os_openat(dir, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0);
     long n = fd < 0 ? -1 : OS_CALL(SYS_getdents64, fd, buf, sizeof buf, 0, 0, 0);
     os_close(fd);
     for (long at = 0; at < n;) {
-        const struct entry *e = (const struct entry *)(buf + at);
+        const struct os_dirent *e = (const struct os_dirent *)(buf + at);
         if (e->type == DT_SOCK || e->type == DT_UNKNOWN) {
             return true;
         }
@@ -87,6 +80,9 @@ uint64_t names_word(const struct place *p) {
         return 0;
     }
     uint64_t word = names_find(t, name_hash(p->dev, p->ino, p->name, strlen(p->name)));
+    if (word == 0) {
+        word = names_find(t, name_hash(p->dev, p->ino, "", 0)); // the directory is going to be deleted
+    }
     if (word != 0 && !client_alive() && client_connect() < 0) {
         return 0; // the table of an engine that is gone says nothing
     }
@@ -142,12 +138,43 @@ int names_lend_place(const struct place *p, uint64_t word, bool content, struct 
 }
 
 void names_return(struct lent *l) {
-    os_close(l->fd);
+    if (l->fd >= 0) {
+        os_close(l->fd);
+    }
 }
 
 static bool hidden_from_kernel(uint64_t word) {
     enum name_state s = word != 0 ? name_word_state(word) : NAME_NONE;
     return s == NAME_OPEN || s == NAME_PENDING; // a followed file stands under its own name
+}
+
+// The path of a directory that has no last component, such as "dir/" or "dir/.": is it going to be deleted?
+static bool directory_gone(int dirfd, const char *path) {
+    struct stat st;
+    const struct tables *t = client_tables();
+    return os_fstatat(dirfd, path, &st, 0) == 0 && S_ISDIR(st.st_mode) &&
+           names_find(t, name_hash(st.st_dev, st.st_ino, "", 0)) != 0 && client_alive();
+}
+
+int names_find_place(struct place *p, int dirfd, const char *path, bool follow, uint64_t *word) {
+    struct place link;
+    int r = place_find(p, dirfd, path, follow);
+    *word = 0;
+    if (r < 0) {
+        return directory_gone(dirfd, path) ? PLACE_GONE : r;
+    }
+    *word = names_word(p);
+    if (p->linked && place_find(&link, dirfd, path, false) == 0) { // a symlink that is to be deleted leads nowhere
+        uint64_t first = names_word(&link);
+        bool gone = names_gone(first);
+        struct place *drop = gone ? p : &link;
+        place_close(drop);
+        if (gone) {
+            *p = link;
+            *word = first;
+        }
+    }
+    return 0;
 }
 
 // Inodes that the program has opened while they had no name: enough for those of one save.
@@ -210,16 +237,27 @@ void names_fix_stat(const struct lent *l, struct stat *st) {
     }
 }
 
+// Stands for what is not there any more: whatever is asked of it, by descriptor or by path, is refused.
+static void lend_nothing(struct lent *l) {
+    *l = (struct lent){.fd = -1};
+    log_format(l->path, sizeof l->path, "/proc/self/fd/-1");
+}
+
 int names_lend(int dirfd, const char *path, bool follow, bool content, struct lent *ret) {
     struct place p;
+    uint64_t word;
     if (!guard_readable(path) || guard_foreign()) {
         return 0;
     }
     guard_depth++;
-    int hit = 0;
-    if (place_find(&p, dirfd, path, follow) == 0) {
-        uint64_t word = names_word(&p);
+    int r = names_find_place(&p, dirfd, path, follow, &word), hit = 0;
+    if (r == PLACE_GONE || (r == 0 && names_gone(word))) {
+        lend_nothing(ret);
+        hit = 1;
+    } else if (r == 0) {
         hit = hidden_from_kernel(word) && names_lend_place(&p, word, content, ret) == 0;
+    }
+    if (r == 0) {
         place_close(&p);
     }
     guard_depth--;
@@ -233,6 +271,9 @@ int names_wait(enum wait_scope scope, int dirfd) {
 }
 
 int names_clear(uint64_t word) {
+    if (names_gone(word)) {
+        return names_wait(WAIT_ALL, -1);
+    }
     if (!hidden_from_kernel(word)) {
         return 0;
     }
@@ -246,31 +287,39 @@ int names_clear(uint64_t word) {
     return r < 0 ? r : now != 0 && name_word_state(now) == NAME_OPEN;
 }
 
-bool names_hidden(int dirfd, const char *path, bool follow) {
+enum name_state names_state(int dirfd, const char *path, bool follow) {
     struct place p;
-    bool hit = false;
+    uint64_t word = 0;
+    enum name_state state = NAME_NONE;
     if (!guard_readable(path) || guard_foreign()) {
-        return false;
+        return NAME_NONE;
     }
     guard_depth++;
-    if (place_find(&p, dirfd, path, follow) == 0) {
-        hit = hidden_from_kernel(names_word(&p));
+    int r = names_find_place(&p, dirfd, path, follow, &word);
+    if (r == 0) {
+        state = word != 0 ? name_word_state(word) : NAME_NONE;
         place_close(&p);
+    } else if (r == PLACE_GONE) {
+        state = NAME_NO_DIR;
     }
     guard_depth--;
-    return hit;
+    return state;
 }
 
 int names_publish(int dirfd, const char *path, bool follow) {
     struct place p;
+    uint64_t word;
     int r = 0;
     if (!guard_readable(path) || guard_foreign()) {
         return 0;
     }
     guard_depth++;
-    if (place_find(&p, dirfd, path, follow) == 0) {
-        r = names_clear(names_word(&p));
+    int found = names_find_place(&p, dirfd, path, follow, &word);
+    if (found == 0) {
+        r = names_clear(word);
         place_close(&p);
+    } else if (found == PLACE_GONE) {
+        r = names_wait(WAIT_ALL, -1);
     }
     guard_depth--;
     return r < 0 ? r : 0;
@@ -280,34 +329,45 @@ int names_open_flags(int flags) {
     return flags & ~(O_NOFOLLOW | O_CREAT | O_EXCL);
 }
 
+// The open of a name that its directory shows wrongly. As names_before_open.
+static int open_hidden(const struct place *p, uint64_t word, int flags, struct lent *ret) {
+    bool excl = (flags & O_CREAT) && (flags & O_EXCL);
+    if (names_gone(word)) {
+        bool makes = (flags & O_CREAT) && name_word_state(word) == NAME_ABSENT;
+        return makes ? names_clear(word) : -ENOENT;
+    }
+    if (!hidden_from_kernel(word)) {
+        return 0;
+    }
+    if (excl || (flags & O_ACCMODE) != O_RDONLY || (flags & O_TRUNC)) {
+        int r = names_clear(word);
+        if (r != 1 || excl) {
+            return r == 1 ? -EEXIST : r;
+        }
+    }
+    return names_lend_place(p, word, !(flags & O_PATH), ret) == 0;
+}
+
 int names_before_open(int dirfd, const char *path, int flags, struct lent *ret) {
     struct place p;
+    uint64_t word;
     bool excl = (flags & O_CREAT) && (flags & O_EXCL);
     if (!guard_readable(path) || guard_foreign()) {
         return 0;
     }
     guard_depth++;
-    int r = 0;
-    if (place_find(&p, dirfd, path, !(flags & O_NOFOLLOW) && !excl) == 0) {
-        uint64_t word = names_word(&p);
-        bool hit = hidden_from_kernel(word);
-        if (hit && (excl || (flags & O_ACCMODE) != O_RDONLY || (flags & O_TRUNC))) {
-            r = names_clear(word);
-            hit = r == 1;
-            r = r == 1 && excl ? -EEXIST : r < 0 ? r : 0;
-        }
-        if (hit && r == 0) {
-            r = names_lend_place(&p, word, !(flags & O_PATH), ret) == 0;
-        }
+    int r = names_find_place(&p, dirfd, path, !(flags & O_NOFOLLOW) && !excl, &word);
+    if (r == 0) {
+        r = open_hidden(&p, word, flags, ret);
         place_close(&p);
+    } else {
+        r = r == PLACE_GONE ? -ENOENT : 0;
     }
     guard_depth--;
     return r;
 }
 
-// A directory, or a name that no place can be found for, such as "dir/". What is open in it gets its name, so that the
-// kernel says ENOTEMPTY.
-static bool before_directory(int dirfd, const char *path) {
+bool names_before_directory(int dirfd, const char *path) {
     struct stat st;
     if (os_fstatat(dirfd, path, &st, AT_SYMLINK_NOFOLLOW) < 0 || !S_ISDIR(st.st_mode)) {
         return false;
@@ -319,34 +379,6 @@ static bool before_directory(int dirfd, const char *path) {
         }
     }
     return true;
-}
-
-int names_before_change(int dirfd, const char *path, enum change_how how, struct change *c) {
-    struct place p;
-    if (!guard_readable(path)) {
-        return 0;
-    }
-    // A captured file may lie anywhere below a directory that moves.
-    c->wait |= before_directory(dirfd, path);
-    if (place_find(&p, dirfd, path, false) < 0) {
-        return 0;
-    }
-    int r = 0;
-    const char *patterns = shim.config.paths;
-    uint64_t word = names_word(&p);
-    struct file *f = word != 0 && name_word_state(word) == NAME_OPEN ? names_own(word) : NULL;
-    c->wait |= word != 0 || policy_match(patterns, dirfd, path) || policy_match_in(patterns, p.dir, p.name);
-    if (f != NULL && how == CHANGE_DROP) {
-        c->dropped = file_drop(f) == 0;
-    } else if (f != NULL) {
-        r = file_release(f, names_fd(f));
-    }
-    place_close(&p);
-    return r < 0 ? -EIO : 0;
-}
-
-int names_change_wait(const struct change *c) {
-    return c->wait ? names_wait(WAIT_ALL, -1) : 0;
 }
 
 static void wait_for_dir(int dirfd, const char *path, int flags) {
@@ -377,7 +409,7 @@ void names_before_mode(int dirfd, const char *path) {
     guard_depth++;
     int dir = os_openat(dirfd, path, O_PATH | O_DIRECTORY | O_CLOEXEC, 0);
     if (dir >= 0) {
-        before_directory(dir, ".");
+        names_before_directory(dir, ".");
         names_wait(WAIT_DIR, dir);
         os_close(dir);
     }
@@ -385,16 +417,9 @@ void names_before_mode(int dirfd, const char *path) {
 }
 
 void names_before_exec(int dirfd, const char *path) {
-    struct place p;
-    if (!guard_readable(path) || strchr(path, '/') == NULL) {
-        return;
+    if (guard_readable(path) && strchr(path, '/') != NULL && names_state(dirfd, path, true) != NAME_NONE) {
+        guard_depth++;
+        names_wait(WAIT_ALL, -1);
+        guard_depth--;
     }
-    guard_depth++;
-    if (place_find(&p, dirfd, path, true) == 0) {
-        if (names_word(&p) != 0) {
-            names_wait(WAIT_ALL, -1);
-        }
-        place_close(&p);
-    }
-    guard_depth--;
 }

@@ -35,7 +35,7 @@ static inline bool names_native(void) {
 
 /** The inode behind a captured or pending name. */
 struct lent {
-    int fd;                // ours until names_return
+    int fd;                // ours until names_return; -1: there is nothing
     uint64_t size;         // as known to the engine
     struct timespec mtime; // zero: the kernel's
     struct file *own;      // captured and open in this process
@@ -52,7 +52,7 @@ struct file *names_own(uint64_t word);
 int names_fd(const struct file *f);
 
 /** Borrows the inode of a captured or pending name; with `content`, settled. 1: *ret is filled, 0: the name is
- * native. */
+ *  native. A name that is going to be deleted: 1, with a descriptor of -1 and a path that leads nowhere. */
 int names_lend(int dirfd, const char *path, bool follow, bool content, struct lent *ret);
 /** The same for a place whose word has been looked up. 0 or an error. */
 int names_lend_place(const struct place *p, uint64_t word, bool content, struct lent *ret);
@@ -63,12 +63,21 @@ void names_fix_links(struct stat *st);
 /** Corrects what fstat said of a lent inode. */
 void names_fix_stat(const struct lent *l, struct stat *st);
 
-/** Makes the name native: releases our own open file, waits for a pending one. 0; 1: open in another process, it can
- *  only be lent; or -EIO when what it waited for has failed. */
+/** Makes the name native: releases our own open file, waits for a pending or absent one. 0; 1: open in another process,
+ *  it can only be lent; or -EIO when what it waited for has failed. */
 int names_clear(uint64_t word);
 
-/** Is it a captured or pending name, which its directory does not show yet (or shows the older file of)? */
-bool names_hidden(int dirfd, const char *path, bool follow);
+/** What the table says of the name. OPEN, PENDING: its directory does not show it yet (or shows the older file of it);
+ *  ABSENT, NO_DIR: its directory still shows it. */
+enum name_state names_state(int dirfd, const char *path, bool follow);
+#define PLACE_GONE 1
+/** The place of a path and its word; a symlink that is going to be deleted is not followed. 0; PLACE_GONE: it is a
+ *  directory that is going to be deleted, written so that it has no place ("dir/"); or an error: the call is native. */
+int names_find_place(struct place *p, int dirfd, const char *path, bool follow, uint64_t *word);
+/** Does the word say that the name is going to be deleted? */
+static inline bool names_gone(uint64_t word) {
+    return word != 0 && (name_word_state(word) == NAME_ABSENT || name_word_state(word) == NAME_NO_DIR);
+}
 /** For calls that have to find the name itself: names_clear of a path. 0 (go on natively), or -EIO. */
 int names_publish(int dirfd, const char *path, bool follow);
 
@@ -82,17 +91,9 @@ int names_open_flags(int flags);
  * failed. */
 int names_wait(enum wait_scope scope, int dirfd);
 
-/** What a change of names has met so far: filled by names_before_change, one call a name. */
-struct change {
-    bool wait;    // something behind which the change has to happen
-    bool dropped; // the name was of an open captured file, which is now never published
-};
-enum change_how { CHANGE_RELEASE, CHANGE_DROP };
-/** Considers one name that is about to change: releases or drops an open captured file of ours. 0, or an error to
- * return. */
-int names_before_change(int dirfd, const char *path, enum change_how how, struct change *c);
-/** Waits if `c` says so. 0: do it; or the error to return instead. */
-int names_change_wait(const struct change *c);
+/** A directory is about to be renamed, deleted or closed to us: what this process has open in it gets its name. False:
+ *  it is none. */
+bool names_before_directory(int dirfd, const char *path);
 
 /** Before a program is started: what it is, if it was just saved, is published first (a file that somebody may still
  *  write cannot be executed). `path` without '/' is searched elsewhere, by libc. */

@@ -172,9 +172,9 @@ static int make_over(const struct place *p, int old, const struct stat *st, int 
     return 0;
 }
 
-int shadow_make(const struct place *p, int base, int flags, mode_t mode, struct shadow *s) {
+int shadow_make(const struct place *p, int base, bool gone, int flags, mode_t mode, struct shadow *s) {
     struct stat st;
-    int r = base >= 0 ? os_fstat(base, &st) : os_fstatat(p->dir, p->name, &st, AT_SYMLINK_NOFOLLOW);
+    int r = gone ? -ENOENT : base >= 0 ? os_fstat(base, &st) : os_fstatat(p->dir, p->name, &st, AT_SYMLINK_NOFOLLOW);
     s->replaces = false;
     if (r == -ENOENT && (flags & O_CREAT)) {
         s->fd = make_inode(p, flags, mode, s->hidden);

@@ -19,9 +19,10 @@ struct shadow {
 /**
  * Makes the shadow for an open of `p` with `flags` (O_WRONLY|O_TRUNC and perhaps O_CREAT). Its descriptor is the
  * lowest free one: p->dir and `base` must be high. `base` (or -1) is the pending inode of this name, if there is one;
- * else what stands under the name counts. 0 with `s` filled, SHADOW_NATIVE, or the error that the native open has.
+ * else what stands under the name counts, unless it is going to be deleted (`gone`). 0 with `s` filled, SHADOW_NATIVE,
+ * or the error that the native open has.
  */
-int shadow_make(const struct place *p, int base, int flags, mode_t mode, struct shadow *s);
+int shadow_make(const struct place *p, int base, bool gone, int flags, mode_t mode, struct shadow *s);
 /** Undoes it. */
 void shadow_drop(const struct place *p, struct shadow *s);
 

@@ -60,8 +60,8 @@ static int f_link_fd(int fd, int dirfd, const char *name) {
 static int f_renameat(int olddir, const char *old, int newdir, const char *name) {
     return hit() ? -EIO : io_calls_kernel.renameat(olddir, old, newdir, name);
 }
-static int f_unlinkat(int dirfd, const char *name) {
-    return hit() ? -EIO : io_calls_kernel.unlinkat(dirfd, name);
+static int f_unlinkat(int dirfd, const char *name, int flags) {
+    return hit() ? -EIO : io_calls_kernel.unlinkat(dirfd, name, flags);
 }
 static int f_sync_dir(int dirfd) {
     return hit() ? -EIO : io_calls_kernel.sync_dir(dirfd);

@@ -1,0 +1,197 @@
+// SPDX-License-Identifier: MIT
+//
+// changes: the entries that delete or rename. Each becomes a slot of the commit queue, behind what was closed before
+// it, and from its answer on the names table says how the names will be. What the kernel would refuse, the client has
+// found out already; where that cannot be known (a name open elsewhere, no room), the client waits and asks the kernel.
+
+#include "engine.h"
+#include "log.h"
+#include "names.h"
+#include "os.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+
+static bool frees_space(const struct file_slot *f, const void *arg) {
+    (void)arg;
+    return f->kind != SLOT_FILE || f->flags & OPEN_REPLACES;
+}
+
+unsigned changes_before(const struct engine *e, uint64_t number) {
+    return commit_before(&e->commit, number, frees_space, NULL) + e->n_closing;
+}
+
+/** A slot for this entry, or: -EEXIST it has one already (before a restart), -EAGAIN it has to wait, -EMFILE. */
+static int take_slot(struct engine *e, const struct entry *en) {
+    if (files_made_before(e, en->msg.number) >= 0) {
+        return -EEXIST;
+    }
+    int slot = files_crowded(en) ? -ENFILE : files_free_slot(e, en);
+    return slot >= 0 ? slot : e->commit.n_queue > 0 ? -EAGAIN : -EMFILE;
+}
+
+/** The last steps of every change: the slot is filled. */
+static enum verdict queue(struct engine *e, struct entry *en, unsigned slot) {
+    struct file_slot *f = &e->p.st->files[slot];
+    struct stat s;
+    if (os_fstat(f->fd_own, &s) == 0) {
+        f->dev = s.st_dev;
+        f->ino = s.st_ino;
+    }
+    f->publish = f->sync_wanted = en->msg.number;
+    files_take(e, slot, FILE_CLOSED);
+    files_count(e, f);
+    entries_keep_fds(en, f);
+    commit_publish(&e->commit, slot, en->msg.number);
+    return entries_say(e, en, 0);
+}
+
+/** Our own description of what the client has sent by O_PATH, to be synced; or an error. */
+static int reopen(int fd) {
+    char path[64];
+    log_format(path, sizeof path, "/proc/self/fd/%d", fd);
+    return os_openat(AT_FDCWD, path, O_RDONLY | O_NONBLOCK, 0);
+}
+
+/** Something of this directory has been captured and is not there yet. */
+static bool hides_names(const struct engine *e, uint64_t dev, uint64_t ino) {
+    enum name_state state;
+    for (unsigned i = 0; i < e->files_high; i++) {
+        const struct file_slot *f = &e->p.st->files[i];
+        if (f->state == FILE_FREE || f->error || f->dropped) {
+            continue;
+        }
+        bool to = f->kind == SLOT_RENAME && f->to_dev == dev && f->to_ino == ino;
+        bool file = f->kind == SLOT_FILE && f->dir_dev == dev && f->dir_ino == ino;
+        if ((to || file) && names_latest(&e->p, dev, ino, to ? f->to : f->name, &state) == f &&
+            (state == NAME_OPEN || state == NAME_PENDING)) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static enum verdict remove_dir(struct engine *e, struct entry *en) {
+    const struct msg_change *m = &en->msg.u.change;
+    struct stat parent, self;
+    if (en->fds[1] <= 0 || os_fstat(en->fds[0], &parent) < 0 || os_fstat(en->fds[1], &self) < 0) {
+        return entries_say(e, en, -EBADF);
+    }
+    if (hides_names(e, self.st_dev, self.st_ino)) {
+        return entries_say(e, en, -ENOTEMPTY);
+    }
+    if (m->flags & REMOVE_EMPTY) {
+        en->msg.value = 1;
+        return entries_say(e, en, 0);
+    }
+    int slot = take_slot(e, en);
+    if (slot < 0) {
+        return slot == -EAGAIN ? WAIT : entries_say(e, en, slot == -EEXIST ? 0 : slot);
+    }
+    struct file_slot *f = &e->p.st->files[slot];
+    f->kind = SLOT_RMDIR;
+    f->fd_dir = en->fds[0];
+    f->fd_own = en->fds[1];
+    f->dir_dev = parent.st_dev;
+    f->dir_ino = parent.st_ino;
+    memcpy(f->name, m->name, sizeof f->name);
+    return queue(e, en, (unsigned)slot);
+}
+
+enum verdict changes_remove(struct engine *e, struct entry *en) {
+    const struct msg_change *m = &en->msg.u.change;
+    struct stat dir;
+    enum name_state state;
+    if (m->flags & REMOVE_DIR) {
+        return remove_dir(e, en);
+    }
+    if (os_fstat(en->fds[0], &dir) < 0) {
+        return entries_say(e, en, -EBADF);
+    }
+    int slot = take_slot(e, en);
+    if (slot < 0) {
+        return slot == -EAGAIN ? WAIT : entries_say(e, en, slot == -EEXIST ? 0 : slot);
+    }
+    struct file_slot *f = &e->p.st->files[slot];
+    struct file_slot *there = names_latest(&e->p, dir.st_dev, dir.st_ino, m->name, &state);
+    if (there && state == NAME_ABSENT) {
+        return entries_say(e, en, -ENOENT);
+    }
+    bool pending = there && state == NAME_PENDING && !there->error, open = there && state == NAME_OPEN;
+    if (open) { // its program goes on with an inode that has no name
+        there->dropped = 1;
+        atomic_store(&e->p.t->files[there - e->p.st->files].dropped, 1);
+        names_remove(&e->p, (unsigned)(there - e->p.st->files));
+    }
+    if (!pending && en->fds[1] <= 0) {
+        return entries_say(e, en, open ? 0 : -EAGAIN); // published since the client looked: it looks again
+    }
+    f->fd_own = pending ? os_fcntl(there->fd_own, F_DUPFD, 3) : en->fds[1];
+    if (f->fd_own < 0) {
+        return entries_say(e, en, f->fd_own);
+    }
+    f->kind = SLOT_UNLINK;
+    f->fd_dir = en->fds[0];
+    f->dir_dev = dir.st_dev;
+    f->dir_ino = dir.st_ino;
+    memcpy(f->name, m->name, sizeof f->name);
+    return queue(e, en, (unsigned)slot);
+}
+
+/** Fills in which inode is renamed. 0 or an error. */
+static int rename_source(struct engine *e, const struct entry *en, struct file_slot *f) {
+    enum name_state state;
+    struct file_slot *from = names_latest(&e->p, f->dir_dev, f->dir_ino, f->name, &state);
+    if (from && state == NAME_ABSENT) {
+        return -ENOENT;
+    }
+    if (from && state == NAME_OPEN) {
+        return -EBUSY;
+    }
+    bool pending = from && state == NAME_PENDING;
+    if (!pending && en->fds[2] <= 0) {
+        return -EAGAIN;
+    }
+    if (pending && from->kind == SLOT_FILE) {
+        f->base = (uint32_t)(from - e->p.st->files);
+        f->base_id = from->id;
+    } else if (pending) { // a rename of what a rename has made
+        f->base = from->base;
+        f->base_id = from->base_id;
+    }
+    f->fd_own = pending ? os_fcntl(from->fd_own, F_DUPFD, 3) : reopen(en->fds[2]);
+    return f->fd_own < 0 ? f->fd_own : 0;
+}
+
+enum verdict changes_rename(struct engine *e, struct entry *en) {
+    const struct msg_change *m = &en->msg.u.change;
+    struct stat from, to;
+    enum name_state state;
+    if (os_fstat(en->fds[0], &from) < 0 || os_fstat(en->fds[1], &to) < 0) {
+        return entries_say(e, en, -EBADF);
+    }
+    int slot = take_slot(e, en);
+    if (slot < 0) {
+        return slot == -EAGAIN ? WAIT : entries_say(e, en, slot == -EEXIST ? 0 : slot);
+    }
+    if (names_latest(&e->p, to.st_dev, to.st_ino, m->to, &state) && state == NAME_OPEN) {
+        return entries_say(e, en, -EBUSY);
+    }
+    struct file_slot *f = &e->p.st->files[slot];
+    f->fd_dir = en->fds[0];
+    f->fd_to = en->fds[1];
+    f->dir_dev = from.st_dev;
+    f->dir_ino = from.st_ino;
+    f->to_dev = to.st_dev;
+    f->to_ino = to.st_ino;
+    memcpy(f->name, m->name, sizeof f->name);
+    memcpy(f->to, m->to, sizeof f->to);
+    int r = rename_source(e, en, f);
+    if (r < 0) {
+        f->fd_own = 0;
+        return entries_say(e, en, r);
+    }
+    f->kind = SLOT_RENAME;
+    return queue(e, en, (unsigned)slot);
+}

@@ -1,0 +1,346 @@
+// SPDX-License-Identifier: MIT
+//
+// change: see change.h.
+
+#include "change.h"
+
+#include "../core/os.h"
+#include "capture.h"
+#include "fdtable.h"
+#include "namecalls.h"
+#include "shared.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define LOOKS_MAX 8 // a name that is published between our look and the engine's is looked at again
+
+#ifndef STATX_ATTR_MOUNT_ROOT
+#define STATX_ATTR_MOUNT_ROOT 0x2000
+#endif
+#ifndef STATX_MNT_ID
+#define STATX_MNT_ID 0x1000
+#endif
+
+// A name that is about to change.
+struct target {
+    struct place p;
+    uint64_t word;
+    bool matched;   // its order counts
+    bool there;     // the kernel knows it: `x` is what it is
+    struct statx x; // of what the kernel has, the last component not followed
+};
+
+static bool is(const struct target *t, mode_t type) {
+    return t->there && (t->x.stx_mode & S_IFMT) == type;
+}
+
+static enum name_state state_of(const struct target *t) {
+    return t->word != 0 ? name_word_state(t->word) : NAME_NONE;
+}
+
+static int look(int dir, const char *name, int flags, struct statx *x) {
+    return (int)OS_CALL(SYS_statx, dir, name, flags | AT_SYMLINK_NOFOLLOW, STATX_BASIC_STATS | STATX_MNT_ID, x, 0);
+}
+
+// Closed by place_close(&t->p). False: it has no place, the call is native.
+static bool find(struct target *t, int dirfd, const char *path) {
+    const char *patterns = shim.config.paths;
+    if (!guard_readable(path) || place_find(&t->p, dirfd, path, false) < 0) {
+        return false;
+    }
+    t->matched = policy_match(patterns, dirfd, path) || policy_match_in(patterns, t->p.dir, t->p.name);
+    return true;
+}
+
+static void look_again(struct target *t) {
+    t->word = names_word(&t->p);
+    t->there = look(t->p.dir, t->p.name, 0, &t->x) == 0;
+}
+
+// Would the kernel let this process take the name out of its directory, or put one there? False: it is to say so.
+static bool may_change(const struct target *t) {
+    const uint64_t fixed = STATX_ATTR_IMMUTABLE | STATX_ATTR_APPEND;
+    struct statx dir;
+    if (look(t->p.dir, "", AT_EMPTY_PATH, &dir) < 0 || (dir.stx_attributes & fixed) != 0 ||
+        OS_CALL(SYS_faccessat2, t->p.dir, ".", W_OK | X_OK, AT_EACCESS, 0, 0) < 0 ||
+        (!shim.config.async_shared && shared_must_wait(t->p.dir))) {
+        return false;
+    }
+    if (!t->there) {
+        return true;
+    }
+    uid_t euid = (uid_t)OS_CALL(SYS_geteuid, 0, 0, 0, 0, 0, 0);
+    bool others = (dir.stx_mode & S_ISVTX) && t->x.stx_uid != euid && dir.stx_uid != euid;
+    return !others && (t->x.stx_attributes & (fixed | STATX_ATTR_MOUNT_ROOT)) == 0;
+}
+
+// The way that is always right: behind everything that was closed before, by the kernel.
+static int wait_then_native(void) {
+    int r = names_wait(WAIT_ALL, -1);
+    return r < 0 ? r : CHANGE_NATIVE;
+}
+
+// An inode for the engine to hold. By O_PATH: to close another descriptor would drop the program's locks.
+static int hold(const struct target *t) {
+    return t->there ? os_openat(t->p.dir, t->p.name, O_PATH | O_NOFOLLOW | O_CLOEXEC, 0) : -ENOENT;
+}
+
+static int ask(struct msg *q, const int *fds, int n) {
+    int r = client_ask(q, fds, n, NULL, NULL, -1);
+    if (r == 0) {
+        file_wait_for_pending();
+    }
+    return r;
+}
+
+// What an engine that cannot take the entry leaves to do. -EAGAIN: the name has been published meanwhile.
+static int refused(int r) {
+    return r == -ENOENT || r == -ENOTEMPTY || r == -EAGAIN ? r : r == -EPIPE ? CHANGE_NATIVE : wait_then_native();
+}
+
+// ---- Deletion
+
+static int remove_file(struct target *t) {
+    struct file *f = state_of(t) == NAME_OPEN ? names_own(t->word) : NULL;
+    if (names_gone(t->word)) {
+        return -ENOENT;
+    }
+    // What has no content, or is no file, takes nothing with it.
+    bool empty = t->there && !is(t, S_IFLNK) && (!is(t, S_IFREG) || t->x.stx_size == 0);
+    bool native = state_of(t) == NAME_NONE || state_of(t) == NAME_FOLLOWED;
+    if (native && (!t->there || empty || (t->word == 0 && !t->matched))) {
+        return CHANGE_NATIVE;
+    }
+    if (f != NULL && file_drop(f) == 0) {
+        if (!t->there) {
+            return CHANGE_DONE;
+        }
+        t->word = 0; // and the older file of this name goes in order
+    }
+    if (is(t, S_IFDIR) || !may_change(t)) {
+        return wait_then_native();
+    }
+    struct msg q = {.type = MSG_REMOVE};
+    memcpy(q.u.change.name, t->p.name, sizeof q.u.change.name);
+    int fds[2] = {t->p.dir, hold(t)};
+    int r = ask(&q, fds, fds[1] >= 0 ? 2 : 1);
+    if (fds[1] >= 0) {
+        os_close(fds[1]);
+    }
+    return r == 0 ? CHANGE_DONE : refused(r);
+}
+
+// Does the directory hold nothing but what is going to be deleted? `*absent`: it holds such names.
+static bool is_empty(int dir, bool *absent) {
+    char buf[4096] __attribute__((aligned(8)));
+    struct stat st;
+    struct place p = {.dir = -1};
+    int fd = os_openat(dir, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0);
+    long n = fd < 0 ? fd : os_fstat(fd, &st);
+    bool empty = n == 0;
+    while (empty && (n = OS_CALL(SYS_getdents64, fd, buf, sizeof buf, 0, 0, 0)) > 0) {
+        for (long at = 0; at < n && empty; at += ((struct os_dirent *)(buf + at))->len) {
+            const char *name = ((struct os_dirent *)(buf + at))->name;
+            if (strcmp(name, ".") == 0 || strcmp(name, "..") == 0) {
+                continue;
+            }
+            p.dev = st.st_dev;
+            p.ino = st.st_ino;
+            memcpy(p.name, name, strlen(name) + 1);
+            empty = names_gone(names_word(&p));
+            *absent = true;
+        }
+    }
+    if (fd >= 0) {
+        os_close(fd);
+    }
+    return empty && n == 0;
+}
+
+static int remove_dir(struct target *t) {
+    bool absent = false;
+    if (names_gone(t->word)) {
+        return -ENOENT;
+    }
+    if (state_of(t) == NAME_OPEN || state_of(t) == NAME_PENDING) {
+        return -ENOTDIR;
+    }
+    int dir = is(t, S_IFDIR) ? hold(t) : -ENOTDIR;
+    if (dir < 0) {
+        return CHANGE_NATIVE;
+    }
+    int r = CHANGE_NATIVE;
+    if (is_empty(dir, &absent)) {
+        struct msg q = {.type = MSG_REMOVE};
+        q.u.change.flags = REMOVE_DIR | (absent ? 0 : REMOVE_EMPTY);
+        memcpy(q.u.change.name, t->p.name, sizeof q.u.change.name);
+        int fds[2] = {t->p.dir, dir};
+        if (absent && !may_change(t)) {
+            r = wait_then_native();
+        } else {
+            r = ask(&q, fds, 2);
+            r = r < 0 ? refused(r) : q.value == 1 ? CHANGE_NATIVE : CHANGE_DONE;
+        }
+    }
+    os_close(dir);
+    return r;
+}
+
+int change_remove(int dirfd, const char *path, int flags) {
+    struct target t;
+    int r = -EAGAIN;
+    guard_depth++;
+    if (!find(&t, dirfd, path)) {
+        r = names_state(dirfd, path, false) == NAME_NO_DIR ? wait_then_native() : CHANGE_NATIVE;
+    } else {
+        for (int i = 0; i < LOOKS_MAX && r == -EAGAIN; i++) {
+            look_again(&t);
+            r = flags & AT_REMOVEDIR ? remove_dir(&t) : remove_file(&t);
+        }
+        r = r == -EAGAIN ? wait_then_native() : r;
+        place_close(&t.p);
+    }
+    guard_depth--;
+    return r;
+}
+
+int change_remove_any(const char *path) {
+    struct stat st;
+    bool dir = guard_readable(path) && os_fstatat(AT_FDCWD, path, &st, AT_SYMLINK_NOFOLLOW) == 0 && S_ISDIR(st.st_mode);
+    return change_remove(AT_FDCWD, path, dir ? AT_REMOVEDIR : 0);
+}
+
+// ---- What waits
+
+// Open in another process, or in the one that this was forked from: it gets its name, and goes on as a native file.
+static void release_others(const struct target *t) {
+    struct lent l;
+    if (names_lend_place(&t->p, t->word, false, &l) == 0) {
+        struct msg q = {.type = MSG_SYNC, .scope = SYNC_INODE | SYNC_PUBLISH | SYNC_SPAWNED};
+        client_ask(&q, &l.fd, 1, NULL, NULL, -1);
+        names_return(&l);
+    }
+}
+
+// One name of a change that the kernel makes: what is open gets its name first. `*wait`: it comes behind something. 0,
+// or -EIO.
+static int before(int dirfd, const char *path, bool *wait) {
+    struct target t;
+    if (!guard_readable(path)) {
+        return 0;
+    }
+    *wait |= names_before_directory(dirfd, path); // a captured file may lie anywhere below a directory that moves
+    if (!find(&t, dirfd, path)) {
+        *wait |= names_state(dirfd, path, false) == NAME_NO_DIR;
+        return 0;
+    }
+    int r = 0;
+    look_again(&t);
+    *wait |= t.word != 0 || t.matched;
+    if (state_of(&t) == NAME_OPEN) {
+        struct file *f = names_own(t.word);
+        if (f != NULL) {
+            r = file_release(f, names_fd(f));
+        } else {
+            release_others(&t);
+        }
+    }
+    place_close(&t.p);
+    return r < 0 ? -EIO : 0;
+}
+
+int change_link(int fromdir, const char *from, int todir, const char *to) {
+    bool wait = false;
+    guard_depth++;
+    int r = before(fromdir, from, &wait);
+    r = r < 0 ? r : before(todir, to, &wait);
+    r = r == 0 && wait ? wait_then_native() : r;
+    guard_depth--;
+    return r;
+}
+
+int change_new(int dirfd, const char *path) {
+    bool wait = false;
+    guard_depth++;
+    int r = before(dirfd, path, &wait);
+    r = r == 0 && wait ? wait_then_native() : r;
+    guard_depth--;
+    return r;
+}
+
+// ---- Rename
+
+enum { RENAME_OLD = -EAGAIN - 1000 }; // not an errno: the way of change_link
+
+// What a name will be once all that is queued has happened.
+static bool will_exist(const struct target *t) {
+    return state_of(t) == NAME_OPEN || state_of(t) == NAME_PENDING || (!names_gone(t->word) && t->there);
+}
+
+static bool one_mount(const struct target *a, const struct target *b) {
+    struct statx x, y;
+    return a->p.dev == b->p.dev && look(a->p.dir, "", AT_EMPTY_PATH, &x) == 0 &&
+           look(b->p.dir, "", AT_EMPTY_PATH, &y) == 0 && (x.stx_mask & STATX_MNT_ID) && x.stx_mnt_id == y.stx_mnt_id;
+}
+
+// Is it a change of regular files that can be foretold?
+static bool foretold(const struct target *from, const struct target *to, unsigned flags) {
+    bool hidden = state_of(from) == NAME_PENDING, over = will_exist(to) && state_of(to) != NAME_PENDING;
+    bool same = from->p.ino == to->p.ino && from->p.dev == to->p.dev && strcmp(from->p.name, to->p.name) == 0;
+    if (same || state_of(from) == NAME_OPEN || state_of(to) == NAME_OPEN || (flags != 0 && will_exist(to)) ||
+        (!hidden && !is(from, S_IFREG)) || (over && !is(to, S_IFREG) && !is(to, S_IFLNK))) {
+        return false;
+    }
+    bool links = !hidden && over && from->x.stx_ino == to->x.stx_ino; // two names of one file: nothing happens
+    return !links && one_mount(from, to) && may_change(from) && may_change(to);
+}
+
+static int rename_one(struct target *from, struct target *to, unsigned flags) {
+    if (names_gone(from->word) || state_of(to) == NAME_NO_DIR) {
+        return -ENOENT;
+    }
+    bool native = state_of(from) == NAME_NONE || state_of(from) == NAME_FOLLOWED;
+    if (native && !from->there) {
+        return RENAME_OLD; // the kernel says what is missing
+    }
+    if (from->word == 0 && to->word == 0 && !from->matched && !to->matched && !is(from, S_IFDIR)) {
+        return CHANGE_NATIVE;
+    }
+    if (!foretold(from, to, flags)) {
+        return RENAME_OLD;
+    }
+    struct msg q = {.type = MSG_RENAME};
+    memcpy(q.u.change.name, from->p.name, sizeof q.u.change.name);
+    memcpy(q.u.change.to, to->p.name, sizeof q.u.change.to);
+    int fds[3] = {from->p.dir, to->p.dir, hold(from)};
+    int r = ask(&q, fds, fds[2] >= 0 ? 3 : 2);
+    if (fds[2] >= 0) {
+        os_close(fds[2]);
+    }
+    return r == 0 ? CHANGE_DONE : r == -ENOENT || r == -EAGAIN ? r : r == -EPIPE ? CHANGE_NATIVE : RENAME_OLD;
+}
+
+int change_rename(int fromdir, const char *from, int todir, const char *to, unsigned flags) {
+    struct target a, b = {.p.dir = -1};
+    int r = RENAME_OLD;
+    guard_depth++;
+    if ((flags & ~(unsigned)RENAME_NOREPLACE) == 0 && find(&a, fromdir, from)) {
+        if (find(&b, todir, to)) {
+            r = -EAGAIN;
+            for (int i = 0; i < LOOKS_MAX && r == -EAGAIN; i++) {
+                look_again(&a);
+                look_again(&b);
+                r = rename_one(&a, &b, flags);
+            }
+            place_close(&b.p);
+        }
+        place_close(&a.p);
+    }
+    guard_depth--;
+    return r == RENAME_OLD || r == -EAGAIN ? change_link(fromdir, from, todir, to) : r;
+}
