@@ -120,8 +120,8 @@ enum verdict changes_remove(struct engine *e, struct entry *en) {
     }
     bool pending = there && state == NAME_PENDING && !there->error, open = there && state == NAME_OPEN;
     if (open) { // its program goes on with an inode that has no name
-        there->dropped = 1;
-        atomic_store(&e->p.t->files[there - e->p.st->files].dropped, 1);
+        there->unnamed = 1;
+        atomic_store(&e->p.t->files[there - e->p.st->files].unnamed, 1);
         names_remove(&e->p, (unsigned)(there - e->p.st->files));
     }
     if (!pending && en->fds[1] <= 0) {

@@ -202,7 +202,7 @@ static enum verdict do_sync(struct engine *e, struct entry *en) {
         return entries_say(e, en, f ? -ESTALE : 0);
     }
     unsigned slot = (unsigned)(f - e->p.st->files);
-    bool publish = en->msg.scope & SYNC_PUBLISH && !(f->flags & OPEN_FOLLOWED) && !f->dropped;
+    bool publish = en->msg.scope & SYNC_PUBLISH && !(f->flags & OPEN_FOLLOWED) && !f->dropped && !f->unnamed;
     f->log |= (en->msg.scope & SYNC_LOG) != 0;
     if (en->msg.scope & SYNC_LOG && !publish) {
         return entries_say(e, en, 0); // it replaces an older file: its name moves at close
@@ -316,7 +316,7 @@ static enum verdict do_wait(struct engine *e, struct entry *en) {
         left = left > en->msg.value ? left : 0;
         break;
     case WAIT_SPACE:
-        left = changes_before(e, en->msg.number);
+        left = commit_before(&e->commit, en->msg.number, NULL, NULL) + e->n_closing;
         break;
     default:
         left = commit_before(&e->commit, en->msg.number, NULL, NULL);

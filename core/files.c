@@ -76,7 +76,7 @@ void files_take(struct engine *e, unsigned slot, unsigned state) {
     e->files_high = slot >= e->files_high ? slot + 1 : e->files_high;
     struct file_public *pub = &e->p.t->files[slot];
     atomic_store(&pub->error, 0);
-    atomic_store(&pub->dropped, 0);
+    atomic_store(&pub->unnamed, 0);
     atomic_store(&pub->reserved, 0);
     atomic_store_explicit(&f->state, state, memory_order_release);
     atomic_store_explicit(&pub->id, f->id, memory_order_release);
@@ -140,7 +140,7 @@ void files_close(struct engine *e, unsigned slot, const struct msg *m) {
     if (cl->first_close_ns == 0) {
         cl->first_close_ns = os_now_ns(CLOCK_MONOTONIC);
     }
-    if (c->flags & CLOSE_ABORT && !f->error) {
+    if ((c->flags & CLOSE_ABORT || f->unnamed) && !f->error) {
         f->dropped = 1;
     }
     if (f->dropped || f->error) {

@@ -92,7 +92,7 @@ static void sweep(struct tables *t, size_t at) {
 }
 
 static bool says(const struct file_slot *f, uint64_t hash, struct said *s) {
-    unsigned n = f->state == FILE_FREE || f->dropped ? 0 : said_by(f, s);
+    unsigned n = f->state == FILE_FREE || f->dropped || f->unnamed ? 0 : said_by(f, s);
     if (n > 1 && s[1].hash == hash) {
         s[0] = s[1];
     }
@@ -175,7 +175,7 @@ void names_rebuild(struct pair *p) {
     }
     atomic_store(&t->names_count, count);
     for (unsigned i = 0; i < FILES_MAX; i++) {
-        if (p->st->files[i].state != FILE_FREE && !p->st->files[i].dropped) {
+        if (p->st->files[i].state != FILE_FREE && !p->st->files[i].dropped && !p->st->files[i].unnamed) {
             names_put(p, i);
         }
     }

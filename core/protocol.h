@@ -73,7 +73,7 @@ enum {
     REMOVE_DIR = 1, // a directory; it is empty but for names that are going to be deleted
     REMOVE_EMPTY = 2
 };                                                               // ... and has none of these either
-enum wait_scope { WAIT_ALL, WAIT_DIR, WAIT_CLIENT, WAIT_SPACE }; // SPACE: what is to be deleted or replaced
+enum wait_scope { WAIT_ALL, WAIT_DIR, WAIT_CLIENT, WAIT_SPACE }; // SPACE: and has given back its space
 
 struct msg_hello {
     uint32_t magic;       // MSG_MAGIC

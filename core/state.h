@@ -90,7 +90,8 @@ struct file_slot {
     uint64_t synced;           // ... done up to this number
     uint32_t linked;           // the name points to this inode
     uint32_t done;             // link and directory are durable
-    uint32_t dropped;          // the name was deleted: never published
+    uint32_t dropped;          // the name was deleted: never published, nor written any more
+    uint32_t unnamed;          // likewise by another process, while its own goes on writing
     uint32_t log;              // SYNC_LOG
     uint32_t shared;           // SYNC_INODE: linked for another process, its own does not know
     uint32_t counted;          // among its client's pending files (tables.h)

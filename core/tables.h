@@ -83,7 +83,7 @@ struct file_public {
     _Atomic uint64_t id;       // the file's id (number of its open entry); 0: slot free. Written last when taken.
     _Atomic uint64_t reserved; // bytes up to which space is reserved: a staged write may go this far
     _Atomic int32_t error;     // negative errno once the file has failed, else 0; never cleared while the slot is taken
-    _Atomic uint32_t dropped;  // another process deleted its name: never published
+    _Atomic uint32_t unnamed;  // another process has deleted its name: it is written, and never published
 };
 
 /** What a client sees of itself. */

@@ -222,14 +222,16 @@ static void release_others(const struct target *t) {
     struct lent l;
     if (names_lend_place(&t->p, t->word, false, &l) == 0) {
         struct msg q = {.type = MSG_SYNC, .scope = SYNC_INODE | SYNC_PUBLISH | SYNC_SPAWNED};
-        client_ask(&q, &l.fd, 1, NULL, NULL, -1);
+        if (!l.pending) {
+            client_ask(&q, &l.fd, 1, NULL, NULL, -1);
+        }
         names_return(&l);
     }
 }
 
 // One name of a change that the kernel makes: what is open gets its name first. `*wait`: it comes behind something. 0,
-// or -EIO.
-static int before(int dirfd, const char *path, bool *wait) {
+// -EIO, or -ENOENT for what has to be there (`old`) and is going to be deleted.
+static int before(int dirfd, const char *path, bool old, bool *wait) {
     struct target t;
     if (!guard_readable(path)) {
         return 0;
@@ -242,6 +244,10 @@ static int before(int dirfd, const char *path, bool *wait) {
     int r = 0;
     look_again(&t);
     *wait |= t.word != 0 || t.matched;
+    if (state_of(&t) == NAME_NO_DIR || (old && names_gone(t.word))) {
+        place_close(&t.p);
+        return -ENOENT;
+    }
     if (state_of(&t) == NAME_OPEN) {
         struct file *f = names_own(t.word);
         if (f != NULL) {
@@ -257,8 +263,8 @@ static int before(int dirfd, const char *path, bool *wait) {
 int change_link(int fromdir, const char *from, int todir, const char *to) {
     bool wait = false;
     guard_depth++;
-    int r = before(fromdir, from, &wait);
-    r = r < 0 ? r : before(todir, to, &wait);
+    int r = before(fromdir, from, true, &wait);
+    r = r < 0 ? r : before(todir, to, false, &wait);
     r = r == 0 && wait ? wait_then_native() : r;
     guard_depth--;
     return r;
@@ -267,7 +273,7 @@ int change_link(int fromdir, const char *from, int todir, const char *to) {
 int change_new(int dirfd, const char *path) {
     bool wait = false;
     guard_depth++;
-    int r = before(dirfd, path, &wait);
+    int r = before(dirfd, path, false, &wait);
     r = r == 0 && wait ? wait_then_native() : r;
     guard_depth--;
     return r;
@@ -277,9 +283,14 @@ int change_new(int dirfd, const char *path) {
 
 enum { RENAME_OLD = -EAGAIN - 1000 }; // not an errno: the way of change_link
 
+// Its directory does not show it, or shows an older file.
+static bool is_hidden(const struct target *t) {
+    return state_of(t) == NAME_OPEN || state_of(t) == NAME_PENDING;
+}
+
 // What a name will be once all that is queued has happened.
 static bool will_exist(const struct target *t) {
-    return state_of(t) == NAME_OPEN || state_of(t) == NAME_PENDING || (!names_gone(t->word) && t->there);
+    return is_hidden(t) || (!names_gone(t->word) && t->there);
 }
 
 static bool one_mount(const struct target *a, const struct target *b) {
@@ -288,16 +299,17 @@ static bool one_mount(const struct target *a, const struct target *b) {
            look(b->p.dir, "", AT_EMPTY_PATH, &y) == 0 && (x.stx_mask & STATX_MNT_ID) && x.stx_mnt_id == y.stx_mnt_id;
 }
 
-// Is it a change of regular files that can be foretold?
+// Is it a change of regular files that can be foretold? A close is not answered: what the table has as open may be
+// closed. The engine knows when the turn has come.
 static bool foretold(const struct target *from, const struct target *to, unsigned flags) {
-    bool hidden = state_of(from) == NAME_PENDING, over = will_exist(to) && state_of(to) != NAME_PENDING;
+    bool hidden = is_hidden(from), over = will_exist(to) && !is_hidden(to);
     bool same = from->p.ino == to->p.ino && from->p.dev == to->p.dev && strcmp(from->p.name, to->p.name) == 0;
-    if (same || state_of(from) == NAME_OPEN || state_of(to) == NAME_OPEN || (flags != 0 && will_exist(to)) ||
-        (!hidden && !is(from, S_IFREG)) || (over && !is(to, S_IFREG) && !is(to, S_IFLNK))) {
+    bool open = (hidden && names_own(from->word) != NULL) || (is_hidden(to) && names_own(to->word) != NULL);
+    if (same || open || (flags != 0 && will_exist(to)) || (!hidden && !is(from, S_IFREG)) ||
+        (over && !is(to, S_IFREG) && !is(to, S_IFLNK))) {
         return false;
     }
-    bool links = !hidden && over && from->x.stx_ino == to->x.stx_ino; // two names of one file: nothing happens
-    return !links && one_mount(from, to) && may_change(from) && may_change(to);
+    return one_mount(from, to) && may_change(from) && may_change(to);
 }
 
 static int rename_one(struct target *from, struct target *to, unsigned flags) {
@@ -306,10 +318,15 @@ static int rename_one(struct target *from, struct target *to, unsigned flags) {
     }
     bool native = state_of(from) == NAME_NONE || state_of(from) == NAME_FOLLOWED;
     if (native && !from->there) {
-        return RENAME_OLD; // the kernel says what is missing
+        return CHANGE_NATIVE; // the kernel says what is missing
     }
     if (from->word == 0 && to->word == 0 && !from->matched && !to->matched && !is(from, S_IFDIR)) {
         return CHANGE_NATIVE;
+    }
+    bool native_to = state_of(to) == NAME_NONE || state_of(to) == NAME_FOLLOWED;
+    if (native && native_to && flags == 0 && from->there && to->there && from->x.stx_ino == to->x.stx_ino &&
+        from->p.dev == to->p.dev) {
+        return CHANGE_DONE; // two names of one file: nothing happens
     }
     if (!foretold(from, to, flags)) {
         return RENAME_OLD;

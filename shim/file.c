@@ -269,6 +269,13 @@ static bool names_hide(const struct tables *t, uint32_t slot) {
     return false;
 }
 
+// Has another process deleted its name?
+static bool is_unnamed(const struct file *f) {
+    const struct tables *t = client_tables();
+    const struct file_public *p = t ? &t->files[f->slot % FILES_MAX] : NULL;
+    return p && atomic_load_explicit(&p->id, memory_order_acquire) == f->id && atomic_load(&p->unnamed);
+}
+
 void file_fix_stat(struct file *f, struct stat *st) {
     if (f->followed) {
         return;
@@ -280,7 +287,7 @@ void file_fix_stat(struct file *f, struct stat *st) {
         return;
     }
     st->st_size = (off_t)max_u64((uint64_t)st->st_size, f->staged_end);
-    if (st->st_nlink == 0 && !f->dropped && !f->published) {
+    if (st->st_nlink == 0 && !f->dropped && !f->published && !is_unnamed(f)) {
         st->st_nlink = 1;
     }
     bool set = f->times_set && f->bytes_staged > 0; // else the kernel's are right: they were set there, too

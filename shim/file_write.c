@@ -117,7 +117,7 @@ static bool made_room(ssize_t err) {
     if ((err != -ENOSPC && err != -EDQUOT) || !client_alive()) {
         return false;
     }
-    struct msg q = {.type = MSG_WAIT, .scope = WAIT_ALL};
+    struct msg q = {.type = MSG_WAIT, .scope = WAIT_SPACE};
     return client_ask(&q, NULL, 0, NULL, NULL, -1) != -EPIPE;
 }
 

@@ -118,6 +118,12 @@ char *hook_canonicalize_file_name(const char *path) {
     return REAL(canonicalize_file_name) != NULL ? real.canonicalize_file_name(path) : (missing(), NULL);
 }
 
+// A directory that is going to be deleted.
+int hook_chdir(const char *path) {
+    enum name_state s = LIKELY(names_native()) ? NAME_NONE : names_state(AT_FDCWD, path, true);
+    return s == NAME_ABSENT || s == NAME_NO_DIR ? (int)hook_ret(-ENOENT) : (int)NATIVE(chdir, SYS_chdir, path);
+}
+
 // ---- The file system under it
 
 int hook_statfs(const char *path, struct statfs *st) {

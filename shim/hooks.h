@@ -211,6 +211,7 @@ HOOK(__readlinkat_chk, ssize_t, (int dirfd, const char *path, char *buf, size_t 
 HOOK(realpath, char *, (const char *path, char *buf))
 HOOK(__realpath_chk, char *, (const char *path, char *buf, size_t cap))
 HOOK(canonicalize_file_name, char *, (const char *path))
+HOOK(chdir, int, (const char *path))
 HOOK(statfs, int, (const char *path, struct statfs *st))
 HOOK_ALIAS(statfs64, statfs)
 HOOK_ALIAS(__statfs, statfs)

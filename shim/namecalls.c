@@ -164,12 +164,11 @@ int names_find_place(struct place *p, int dirfd, const char *path, bool follow, 
         return directory_gone(dirfd, path) ? PLACE_GONE : r;
     }
     *word = names_word(p);
-    if (p->linked && place_find(&link, dirfd, path, false) == 0) { // a symlink that is to be deleted leads nowhere
+    if (p->linked && place_find(&link, dirfd, path, false) == 0) {
         uint64_t first = names_word(&link);
-        bool gone = names_gone(first);
-        struct place *drop = gone ? p : &link;
-        place_close(drop);
-        if (gone) {
+        bool other = names_gone(first) || hidden_from_kernel(first); // it is a file by now, or nothing
+        place_close(other ? p : &link);
+        if (other) {
             *p = link;
             *word = first;
         }
@@ -316,7 +315,8 @@ int names_publish(int dirfd, const char *path, bool follow) {
     guard_depth++;
     int found = names_find_place(&p, dirfd, path, follow, &word);
     if (found == 0) {
-        r = names_clear(word);
+        bool no_dir = word != 0 && name_word_state(word) == NAME_NO_DIR;
+        r = no_dir ? -ENOENT : names_clear(word);
         place_close(&p);
     } else if (found == PLACE_GONE) {
         r = names_wait(WAIT_ALL, -1);

@@ -71,14 +71,16 @@ int names_clear(uint64_t word);
  *  ABSENT, NO_DIR: its directory still shows it. */
 enum name_state names_state(int dirfd, const char *path, bool follow);
 #define PLACE_GONE 1
-/** The place of a path and its word; a symlink that is going to be deleted is not followed. 0; PLACE_GONE: it is a
- *  directory that is going to be deleted, written so that it has no place ("dir/"); or an error: the call is native. */
+/** The place of a path and its word; a symlink that is going to be deleted or replaced is not followed. 0;
+ *  PLACE_GONE: a directory that is going to be deleted, written so that it has no place ("dir/"); or an error: the call
+ *  is native. */
 int names_find_place(struct place *p, int dirfd, const char *path, bool follow, uint64_t *word);
 /** Does the word say that the name is going to be deleted? */
 static inline bool names_gone(uint64_t word) {
     return word != 0 && (name_word_state(word) == NAME_ABSENT || name_word_state(word) == NAME_NO_DIR);
 }
-/** For calls that have to find the name itself: names_clear of a path. 0 (go on natively), or -EIO. */
+/** For calls that have to find the name itself: names_clear of a path. 0 (go on natively), -ENOENT (its
+ *  directory is going to be deleted), or -EIO. */
 int names_publish(int dirfd, const char *path, bool follow);
 
 /** Before an open that is not captured: 0: native; 1: open ret->path instead, with names_open_flags; or an error to be

@@ -40,6 +40,11 @@ static struct msg good(unsigned type) {
     case MSG_LEND:
         strcpy(m.u.lend.name, "x");
         break;
+    case MSG_REMOVE:
+    case MSG_RENAME:
+        strcpy(m.u.change.name, "x");
+        strcpy(m.u.change.to, "y");
+        break;
     default:
         break;
     }
@@ -99,8 +104,8 @@ Test(protocol, hostile_hello_and_heads) {
     CHANGED(MSG_SYNC, 0, m.scope = SYNC_PUBLISH);
     CHANGED(MSG_SYNC, 0, m.scope = SYNC_PUBLISH | SYNC_SPAWNED | SYNC_QUIET | SYNC_LOG | SYNC_INODE);
     CHANGED(MSG_SYNC, -EPROTO, m.scope = 32);
-    CHANGED(MSG_WAIT, 0, m.scope = WAIT_CLIENT);
-    CHANGED(MSG_WAIT, -EPROTO, m.scope = WAIT_CLIENT + 1);
+    CHANGED(MSG_WAIT, 0, m.scope = WAIT_SPACE);
+    CHANGED(MSG_WAIT, -EPROTO, m.scope = WAIT_SPACE + 1);
     CHANGED(MSG_STATUS, -EPROTO, memset(m.u.status.backend, 'x', sizeof m.u.status.backend));
     CHANGED(MSG_STATUS, -EPROTO, memset(m.u.status.note, 'x', sizeof m.u.status.note));
     CHANGED(MSG_FAILURES, -EPROTO, memset(m.u.text, 'x', sizeof m.u.text));
@@ -113,6 +118,9 @@ Test(protocol, hostile_names) {
         CHANGED(MSG_OPEN, -EPROTO, strcpy(m.u.open.name, bad[i]));
         CHANGED(MSG_LEND, -EPROTO, strcpy(m.u.lend.name, bad[i]));
         CHANGED(MSG_OPEN, -EPROTO, m.u.open.flags = OPEN_HIDDEN; strcpy(m.u.open.hidden, bad[i]));
+        CHANGED(MSG_REMOVE, -EPROTO, strcpy(m.u.change.name, bad[i]));
+        CHANGED(MSG_RENAME, -EPROTO, strcpy(m.u.change.name, bad[i]));
+        CHANGED(MSG_RENAME, -EPROTO, strcpy(m.u.change.to, bad[i]));
     }
     for (size_t i = 0; i < ARRAY_LEN(fine); i++) {
         CHANGED(MSG_OPEN, 0, strcpy(m.u.open.name, fine[i]));
@@ -128,6 +136,9 @@ Test(protocol, hostile_names) {
     CHANGED(MSG_LEND, -EPROTO, memset(m.u.lend.name, 'a', NAME_CAP));
     CHANGED(MSG_LEND, -EPROTO, m.u.lend.flags = 2);
     CHANGED(MSG_LEND, 0, m.u.lend.flags = LEND_SETTLE);
+    CHANGED(MSG_REMOVE, 0, m.u.change.flags = REMOVE_DIR | REMOVE_EMPTY);
+    CHANGED(MSG_REMOVE, -EPROTO, m.u.change.flags = 4);
+    CHANGED(MSG_RENAME, -EPROTO, m.u.change.flags = REMOVE_DIR);
 }
 
 Test(protocol, hostile_chunks) {
