@@ -54,22 +54,28 @@ static int reopen(int fd) {
     return os_openat(AT_FDCWD, path, O_RDONLY | O_NONBLOCK, 0);
 }
 
-/** Something of this directory has been captured and is not there yet. */
-static bool hides_names(const struct engine *e, uint64_t dev, uint64_t ino) {
+enum dir_use { DIR_UNUSED, DIR_QUEUED, DIR_HOLDS };
+
+/** What the queue has to do with a directory: nothing, something that will be over when its turn comes, or names that
+ *  will be there then. */
+static enum dir_use use_of(const struct engine *e, uint64_t dev, uint64_t ino) {
+    enum dir_use use = DIR_UNUSED;
     enum name_state state;
     for (unsigned i = 0; i < e->files_high; i++) {
         const struct file_slot *f = &e->p.st->files[i];
-        if (f->state == FILE_FREE || f->error || f->dropped) {
+        bool to = f->kind == SLOT_RENAME && f->to_dev == dev && f->to_ino == ino;
+        bool in = f->dir_dev == dev && f->dir_ino == ino;
+        if (f->state == FILE_FREE || f->error || f->dropped || f->flags & OPEN_FOLLOWED || !(to || in)) {
             continue;
         }
-        bool to = f->kind == SLOT_RENAME && f->to_dev == dev && f->to_ino == ino;
-        bool file = f->kind == SLOT_FILE && f->dir_dev == dev && f->dir_ino == ino;
-        if ((to || file) && names_latest(&e->p, dev, ino, to ? f->to : f->name, &state) == f &&
+        use = DIR_QUEUED;
+        const char *name = to ? f->to : f->name;
+        if ((to || f->kind == SLOT_FILE) && names_latest(&e->p, dev, ino, name, &state) == f &&
             (state == NAME_OPEN || state == NAME_PENDING)) {
-            return true;
+            return DIR_HOLDS;
         }
     }
-    return false;
+    return use;
 }
 
 static enum verdict remove_dir(struct engine *e, struct entry *en) {
@@ -78,10 +84,11 @@ static enum verdict remove_dir(struct engine *e, struct entry *en) {
     if (en->fds[1] <= 0 || os_fstat(en->fds[0], &parent) < 0 || os_fstat(en->fds[1], &self) < 0) {
         return entries_say(e, en, -EBADF);
     }
-    if (hides_names(e, self.st_dev, self.st_ino)) {
+    enum dir_use use = use_of(e, self.st_dev, self.st_ino);
+    if (use == DIR_HOLDS) {
         return entries_say(e, en, -ENOTEMPTY);
     }
-    if (m->flags & REMOVE_EMPTY) {
+    if (use == DIR_UNUSED && m->flags & REMOVE_EMPTY) {
         en->msg.value = 1;
         return entries_say(e, en, 0);
     }

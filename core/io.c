@@ -9,6 +9,7 @@
 #include "io_inside.h"
 #include "log.h"
 #include "os.h"
+#include "path.h"
 #include "util.h"
 
 #include <assert.h>
@@ -18,6 +19,7 @@
 #include <poll.h>
 #include <stdlib.h>
 #include <sys/eventfd.h>
+#include <sys/sysmacros.h>
 #include <sys/vfs.h>
 #include <unistd.h>
 
@@ -113,6 +115,35 @@ bool io_known_fs(int fd) {
     struct statfs s;
     return OS_CALL(SYS_fstatfs, fd, &s, 0, 0, 0, 0) == 0 &&
            (s.f_type == EXT4_SUPER_MAGIC || s.f_type == XFS_SUPER_MAGIC);
+}
+
+// The kernel lists the journals of ext4 as /proc/fs/jbd2/DEVICE-INODE. One on another device is not found: then the
+// slower way is taken.
+static bool has_journal(uint64_t dev) {
+    char path[64], target[256];
+    log_format(path, sizeof path, "/sys/dev/block/%u:%u", major(dev), minor(dev));
+    ssize_t n = os_readlinkat(AT_FDCWD, path, target, sizeof target - 1);
+    if (n <= 0) {
+        return false;
+    }
+    target[n] = '\0';
+    log_format(path, sizeof path, "/proc/fs/jbd2/%s-8", path_base(target));
+    struct stat st;
+    return os_fstatat(AT_FDCWD, path, &st, 0) == 0;
+}
+
+bool io_keeps_order(int fd, uint64_t dev) {
+    static _Atomic uint64_t known[64]; // by device: dev * 2 + 1 if it keeps order. Workers may look at the same time
+    _Atomic uint64_t *k = &known[dev % ARRAY_LEN(known)];
+    uint64_t v = atomic_load(k);
+    if (v / 2 == dev && v != 0) {
+        return v & 1;
+    }
+    struct statfs s;
+    bool keeps = OS_CALL(SYS_fstatfs, fd, &s, 0, 0, 0, 0) == 0 &&
+                 (s.f_type == XFS_SUPER_MAGIC || (s.f_type == EXT4_SUPER_MAGIC && has_journal(dev)));
+    atomic_store(k, dev * 2 + keeps);
+    return keeps;
 }
 
 // ---- Opening and closing

@@ -61,9 +61,11 @@ struct io_job {
     struct io_job *next;
 };
 
-/** ext4 and xfs: fallocate works on the file and waits for direct writes (the fence), and one journal keeps the order
- *  of names. Elsewhere writes are buffered and directories are synced one by one. */
+/** ext4 and xfs: fallocate works on the file and waits for direct writes (the fence). Elsewhere writes are buffered. */
 bool io_known_fs(int fd);
+/** One journal keeps the order in which names change: xfs, and ext4 that has one (its magic does not say). Elsewhere
+ *  directories are synced one by one. `dev`: st_dev of the file system, which is looked at once. */
+bool io_keeps_order(int fd, uint64_t dev);
 
 struct io;
 

@@ -92,7 +92,8 @@ static void sweep(struct tables *t, size_t at) {
 }
 
 static bool says(const struct file_slot *f, uint64_t hash, struct said *s) {
-    unsigned n = f->state == FILE_FREE || f->dropped || f->unnamed ? 0 : said_by(f, s);
+    bool silent = f->state == FILE_FREE || f->dropped || f->unnamed || (f->state == FILE_CLOSED && f->done);
+    unsigned n = silent ? 0 : said_by(f, s);
     if (n > 1 && s[1].hash == hash) {
         s[0] = s[1];
     }

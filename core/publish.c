@@ -133,6 +133,8 @@ static int change_one(struct state *st, struct file_slot *f) {
         return -ECANCELED;
     }
     if (!is_our_inode(f, f->fd_dir, f->name)) {
+        log_info("%s: left alone: it is not what was to be %s", f->name,
+                 f->kind == SLOT_RENAME ? "renamed" : "deleted");
         return 0;
     }
     if (f->kind == SLOT_RENAME) {
@@ -192,7 +194,7 @@ static bool needs_sync_between(const struct file_slot *before, const struct file
     if (made && before->dir_dev == f->dir_dev && before->dir_ino == f->dir_ino) {
         return false;
     }
-    return before->dir_dev != f->dir_dev || !io_known_fs(f->fd_own);
+    return before->dir_dev != f->dir_dev || !io_keeps_order(f->fd_own, f->dev);
 }
 
 /** Directory number `k` that a slot changes. False: it has no such. */

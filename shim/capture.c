@@ -225,12 +225,23 @@ static int open_shadow(struct place *p, const struct request *rq, const struct l
     return s.fd;
 }
 
+// The program has this inode open already, under whichever name: another inode in its place would part them.
+static bool is_held(const struct stat *st) {
+    return file_by_inode(st->st_dev, st->st_ino) != NULL;
+}
+
+static bool held_open(const struct place *p) {
+    struct stat st;
+    return os_fstatat(p->dir, p->name, &st, AT_SYMLINK_NOFOLLOW) == 0 && is_held(&st);
+}
+
 // A name that is captured already. Open: the same inode again, by a native open: ours becomes the kernel's, another
 // process's is lent. Closed and pending: a new shadow that takes after it. True: *r is the result.
 static bool open_again(struct place *p, const struct request *rq, enum class class, uint64_t word, struct lent *base,
                        int *r) {
     if (class == CLASS_SHADOW && names_own(word) == NULL && names_lend_place(p, word, false, base) == 0) {
-        if (base->pending) {
+        struct stat st;
+        if (base->pending && !(os_fstat(base->fd, &st) == 0 && is_held(&st))) {
             return false;
         }
         names_return(base);
@@ -259,12 +270,6 @@ static int open_gone(struct place *p, const struct request *rq, enum class class
     return r < 0 ? r : class == CLASS_FOLLOW ? open_followed(p, rq) : CAPTURE_NATIVE;
 }
 
-// The program has this inode open already, under whichever name: another inode in its place would part them.
-static bool held_open(const struct place *p) {
-    struct stat st;
-    return os_fstatat(p->dir, p->name, &st, AT_SYMLINK_NOFOLLOW) == 0 && file_by_inode(st.st_dev, st.st_ino) != NULL;
-}
-
 static int open_matched(struct place *p, const struct request *rq) {
     enum class class = classify(rq->flags);
     struct lent base = {.fd = -1};
@@ -280,7 +285,7 @@ static int open_matched(struct place *p, const struct request *rq) {
     if ((state == NAME_OPEN || state == NAME_PENDING) && open_again(p, rq, class, word, &base, &r)) {
         return r;
     }
-    if (class == CLASS_SHADOW && held_open(p) && !is_lock(p)) {
+    if (class == CLASS_SHADOW && base.fd < 0 && held_open(p) && !is_lock(p)) {
         class = CLASS_FOLLOW;
     }
     r = class == CLASS_SHADOW   ? open_shadow(p, rq, &base, word)

@@ -32,6 +32,7 @@ struct target {
     uint64_t word;
     bool matched;   // its order counts
     bool there;     // the kernel knows it: `x` is what it is
+    bool dropped;   // it was open in this process, and is never published now: something was deleted
     struct statx x; // of what the kernel has, the last component not followed
 };
 
@@ -62,7 +63,8 @@ static void look_again(struct target *t) {
     t->there = look(t->p.dir, t->p.name, 0, &t->x) == 0;
 }
 
-// Would the kernel let this process take the name out of its directory, or put one there? False: it is to say so.
+// Would the kernel let this process take the name out of its directory, or put one there? False: it is to say so. So it
+// is of one of several names of a file: the others show how many are left.
 static bool may_change(const struct target *t) {
     const uint64_t fixed = STATX_ATTR_IMMUTABLE | STATX_ATTR_APPEND;
     struct statx dir;
@@ -76,7 +78,8 @@ static bool may_change(const struct target *t) {
     }
     uid_t euid = (uid_t)OS_CALL(SYS_geteuid, 0, 0, 0, 0, 0, 0);
     bool others = (dir.stx_mode & S_ISVTX) && t->x.stx_uid != euid && dir.stx_uid != euid;
-    return !others && (t->x.stx_attributes & (fixed | STATX_ATTR_MOUNT_ROOT)) == 0;
+    bool one = is(t, S_IFDIR) || t->x.stx_nlink == 1;
+    return !others && one && (t->x.stx_attributes & (fixed | STATX_ATTR_MOUNT_ROOT)) == 0;
 }
 
 // The way that is always right: behind everything that was closed before, by the kernel.
@@ -114,13 +117,11 @@ static int remove_file(struct target *t) {
     bool empty = t->there && !is(t, S_IFLNK) && (!is(t, S_IFREG) || t->x.stx_size == 0);
     bool native = state_of(t) == NAME_NONE || state_of(t) == NAME_FOLLOWED;
     if (native && (!t->there || empty || (t->word == 0 && !t->matched))) {
-        return CHANGE_NATIVE;
+        return t->dropped && !t->there ? CHANGE_DONE : CHANGE_NATIVE;
     }
-    if (f != NULL && file_drop(f) == 0) {
-        if (!t->there) {
-            return CHANGE_DONE;
-        }
-        t->word = 0; // and the older file of this name goes in order
+    if (f != NULL && !t->dropped && file_drop(f) == 0) {
+        t->dropped = true;
+        return -EAGAIN; // and an older file of this name goes in order
     }
     if (is(t, S_IFDIR) || !may_change(t)) {
         return wait_then_native();
@@ -180,7 +181,7 @@ static int remove_dir(struct target *t) {
         q.u.change.flags = REMOVE_DIR | (absent ? 0 : REMOVE_EMPTY);
         memcpy(q.u.change.name, t->p.name, sizeof q.u.change.name);
         int fds[2] = {t->p.dir, dir};
-        if (absent && !may_change(t)) {
+        if (!may_change(t)) {
             r = wait_then_native();
         } else {
             r = ask(&q, fds, 2);
@@ -192,7 +193,7 @@ static int remove_dir(struct target *t) {
 }
 
 int change_remove(int dirfd, const char *path, int flags) {
-    struct target t;
+    struct target t = {.dropped = false};
     int r = -EAGAIN;
     guard_depth++;
     if (!find(&t, dirfd, path)) {
@@ -201,6 +202,7 @@ int change_remove(int dirfd, const char *path, int flags) {
         for (int i = 0; i < LOOKS_MAX && r == -EAGAIN; i++) {
             look_again(&t);
             r = flags & AT_REMOVEDIR ? remove_dir(&t) : remove_file(&t);
+            r = r == -ENOENT && t.dropped ? CHANGE_DONE : r;
         }
         r = r == -EAGAIN ? wait_then_native() : r;
         place_close(&t.p);

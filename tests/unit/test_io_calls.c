@@ -137,3 +137,12 @@ Test(io_calls, without_proc) {
     cr_assert_eq(in_child(0, link_in_chroot), 0);
     cr_assert_neq(inode_of("bare"), 0);
 }
+
+Test(io_calls, order) {
+    struct stat st;
+    int fd = open("/dev/shm", O_RDONLY | O_DIRECTORY);
+    cr_assert(fd >= 0 && fstat(fd, &st) == 0);
+    cr_expect_not(io_keeps_order(fd, st.st_dev), "tmpfs has no journal");
+    cr_expect_not(io_keeps_order(fd, st.st_dev), "and still has none");
+    close(fd);
+}
