@@ -44,6 +44,8 @@ static enum verdict queue(struct engine *e, struct entry *en, unsigned slot) {
     files_count(e, f);
     entries_keep_fds(en, f);
     commit_publish(&e->commit, slot, en->msg.number);
+    en->msg.file = f->id;
+    en->msg.slot = slot;
     return entries_say(e, en, 0);
 }
 

@@ -115,8 +115,7 @@ void commit_fail(struct commit *c, unsigned slot, int error, const char *what) {
     f->error = error;
     atomic_store_explicit(&c->p->t->files[slot].error, error, memory_order_release);
     if (f->publish) {
-        st->fail_from = st->fail_fence < f->publish ? f->publish : min_u64(st->fail_from, f->publish);
-        st->fail_fence = max_u64(st->fail_fence, atomic_load(&c->p->numbers->next));
+        state_fail(st, f->publish, atomic_load(&c->p->numbers->next));
     }
     remember_failure(st, f, error, what);
     if (f->client < CLIENTS_MAX) {

@@ -327,7 +327,7 @@ static enum verdict do_wait(struct engine *e, struct entry *en) {
     }
     // Behind a failure nothing that deletes or replaces is executed (P6).
     bool behind = en->msg.scope == WAIT_ALL && !e->p.st->clients[client].tool &&
-                  en->msg.number <= e->p.st->fail_fence && en->msg.number > e->p.st->fail_from;
+                  state_behind_failure(e->p.st, en->msg.number);
     return entries_say(e, en, behind ? -EIO : 0);
 }
 

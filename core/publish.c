@@ -96,10 +96,6 @@ static int replace(const struct file_slot *f) {
     return r;
 }
 
-static bool behind_failure(const struct state *st, const struct file_slot *f) {
-    return f->publish <= st->fail_fence;
-}
-
 /** `*new_name`: a name was made where there was none. */
 static int name_one(struct state *st, struct file_slot *f, bool *new_name) {
     bool redone = st->generation > 1 && is_our_inode(f, f->fd_dir, f->name);
@@ -108,7 +104,7 @@ static int name_one(struct state *st, struct file_slot *f, bool *new_name) {
     }
     if (f->flags & OPEN_HIDDEN) {
         struct stat s;
-        if (behind_failure(st, f) && os_fstatat(f->fd_dir, f->name, &s, AT_SYMLINK_NOFOLLOW) == 0) {
+        if (state_behind_failure(st, f->publish) && os_fstatat(f->fd_dir, f->name, &s, AT_SYMLINK_NOFOLLOW) == 0) {
             return -ECANCELED;
         }
         return io_calls.renameat(f->fd_dir, f->hidden, f->fd_dir, f->name);
@@ -116,7 +112,7 @@ static int name_one(struct state *st, struct file_slot *f, bool *new_name) {
     int r = io_calls.link_fd(f->fd_own, f->fd_dir, f->name);
     *new_name = r == 0;
     if (r == -EEXIST) {
-        r = behind_failure(st, f) ? -ECANCELED : replace(f);
+        r = state_behind_failure(st, f->publish) ? -ECANCELED : replace(f);
     }
     // The directory was deleted with all in it, as it would have been natively; or this inode was published by an
     // engine that died, and replaced since.
@@ -129,7 +125,7 @@ static int change_one(struct state *st, struct file_slot *f) {
     if (f->linked) {
         return 0;
     }
-    if (behind_failure(st, f)) {
+    if (state_behind_failure(st, f->publish)) {
         return -ECANCELED;
     }
     if (!is_our_inode(f, f->fd_dir, f->name)) {
@@ -261,7 +257,7 @@ void publish_names(struct state *st, const uint32_t *slots, unsigned n, int *res
             times.want = new_name && later(&f->opened, &times.want) ? f->opened : times.want;
         } else {
             // Those behind it in this batch must not replace anything either: the loop thread learns of it later.
-            st->fail_fence = max_u64(st->fail_fence, st->files[slots[n - 1]].publish);
+            state_fail(st, f->publish, st->files[slots[n - 1]].publish);
         }
     }
     put_mtime_back(&times);

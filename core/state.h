@@ -168,6 +168,16 @@ void state_close_fd(int32_t *recorded);
 /** Closes every descriptor that is not recorded, but `keep` (-1: none). A new engine's first act. */
 void state_close_litter(const struct pair *p);
 
+/** Entries after `number`, up to `fence`, are behind a failure. */
+static inline void state_fail(struct state *st, uint64_t number, uint64_t fence) {
+    st->fail_from = st->fail_fence < number ? number : min_u64(st->fail_from, number);
+    st->fail_fence = max_u64(st->fail_fence, fence);
+}
+/** Was it queued behind a failure? Then it deletes and replaces nothing (P6). */
+static inline bool state_behind_failure(const struct state *st, uint64_t number) {
+    return number > st->fail_from && number <= st->fail_fence;
+}
+
 static inline uint64_t chunk_load(const struct pair *p, unsigned c) {
     return atomic_load_explicit(&p->t->chunks[c], memory_order_acquire);
 }

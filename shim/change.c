@@ -7,6 +7,7 @@
 #include "../core/os.h"
 #include "capture.h"
 #include "fdtable.h"
+#include "lost.h"
 #include "namecalls.h"
 #include "shared.h"
 
@@ -340,6 +341,9 @@ static int rename_one(struct target *from, struct target *to, unsigned flags) {
     int r = ask(&q, fds, fds[2] >= 0 ? 3 : 2);
     if (fds[2] >= 0) {
         os_close(fds[2]);
+    }
+    if (r == 0) {
+        lost_note_renamed(q.file, q.slot, from->p.name);
     }
     return r == 0 ? CHANGE_DONE : r == -ENOENT || r == -EAGAIN ? r : r == -EPIPE ? CHANGE_NATIVE : RENAME_OLD;
 }

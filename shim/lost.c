@@ -87,17 +87,27 @@ void lost_unpin_dir(const struct file *f) {
 static struct closed {
     _Atomic uint64_t id;
     uint32_t slot;
+    const char *what; // happened to it
     char name[NAME_CAP];
 } closed[CLOSED_MAX];
 static _Atomic uint32_t closed_next;
 static _Atomic uint32_t owed_error; // 1: closed files were lost and the program has not been told
 
-void lost_note_closed(const struct file *f) {
+static void note(uint64_t id, uint32_t slot, const char *name, const char *what) {
     struct closed *c = &closed[atomic_fetch_add(&closed_next, 1) % CLOSED_MAX];
     atomic_store(&c->id, 0);
-    c->slot = f->slot;
-    log_format(c->name, sizeof c->name, "%s", f->name);
-    atomic_store(&c->id, f->id);
+    c->slot = slot;
+    c->what = what;
+    log_format(c->name, sizeof c->name, "%s", name);
+    atomic_store(&c->id, id);
+}
+
+void lost_note_closed(const struct file *f) {
+    note(f->id, f->slot, f->name, "closed but not yet published");
+}
+
+void lost_note_renamed(uint64_t id, uint32_t slot, const char *name) {
+    note(id, slot, name, "to be renamed");
 }
 
 static void tell_closed(void) {
@@ -106,9 +116,8 @@ static void tell_closed(void) {
         uint64_t id = atomic_exchange(&c->id, 0);
         if (id != 0 && client_was_pending(id, c->slot)) {
             atomic_store(&owed_error, 1);
-            log_error("lost: %s was closed but not yet published when keeper and engine were both killed; "
-                      "its old content stays",
-                      c->name);
+            log_error("lost: %s was %s when keeper and engine were both killed; its old content stays", c->name,
+                      c->what);
         }
     }
 }
