@@ -251,7 +251,7 @@ static void turn(struct engine *e) {
         files_release_turn(e);
         entries_answer(e);
     }
-    lend_pump(&e->lend, entries_borrowers(e), os_now_ns(CLOCK_MONOTONIC));
+    lend_pump(&e->lend, os_now_ns(CLOCK_MONOTONIC));
 }
 
 int engine_run(int fd_state) {

@@ -61,7 +61,6 @@ void intake_drop_conn(struct engine *e, unsigned conn);
 void entries_turn(struct engine *e);
 /** Answers what can be answered. */
 void entries_answer(struct engine *e);
-unsigned entries_borrowers(const struct engine *e);
 void entries_free(struct engine *e, unsigned index);
 void entries_reply(struct engine *e, unsigned conn, struct msg *m, int result, const int *fds, int nfds);
 void entries_forget_client(struct engine *e, unsigned client);

@@ -65,10 +65,11 @@ enum verdict entries_say(struct engine *e, struct entry *en, int result) {
 
 static enum verdict do_borrow(struct engine *e, struct entry *en) {
     struct msg_chunks *c = &en->msg.u.chunks;
-    unsigned n = lend_take(&e->lend, en->client, en->msg.number, c->n, entries_borrowers(e), c->chunk);
+    unsigned n = lend_take(&e->lend, en->client, en->msg.number, c->n, c->chunk);
     if (n == 0 && !lend_hopeless(&e->lend)) {
         return WAIT;
     }
+    lend_unask(&e->lend, en->client);
     c->n = n;
     return entries_say(e, en, n ? 0 : -EAGAIN);
 }
@@ -361,6 +362,9 @@ static enum verdict do_cancel(struct engine *e, struct entry *en) {
         struct entry *other = entry_at(e, e->waiting[k]);
         if (other->client == en->client && other->msg.number == en->msg.value) {
             other->canceled = 1;
+            if (other->msg.type == MSG_BORROW) {
+                lend_unask(&e->lend, en->client);
+            }
         }
     }
     for (unsigned i = 0; i < e->files_high; i++) { // an open that nobody waits for any more: the file is native
@@ -434,14 +438,6 @@ void entries_answer(struct engine *e) {
             e->waiting[e->n_waiting++] = index;
         }
     }
-}
-
-unsigned entries_borrowers(const struct engine *e) {
-    unsigned n = 0;
-    for (unsigned k = 0; k < e->n_waiting; k++) {
-        n += e->p.st->entries[e->waiting[k]].msg.type == MSG_BORROW;
-    }
-    return n;
 }
 
 void entries_forget_client(struct engine *e, unsigned client) {

@@ -14,6 +14,7 @@
 #define LOOK_NS  200000000ll           // how often room is read again while staging is held
 #define KEEP_NS  (3600ll * 1000000000) // unused staging is kept this long
 #define LOW_FREE (2 * BORROW_MAX)      // grow ahead below this many free chunks
+#define SHARES   4                     // nobody gets more than one of so many parts of what is free: others come
 
 void lend_start(struct lend *l, struct pair *p, struct io *io) {
     l->p = p;
@@ -61,7 +62,7 @@ static unsigned pick(struct lend *l, unsigned client) {
 
 static unsigned again(struct lend *l, unsigned client, uint64_t number, uint32_t *out) {
     unsigned n = 0;
-    for (unsigned c = 0; c < l->resident * STAGING_STEP_CHUNKS && n < BORROW_MAX; c++) {
+    for (unsigned c = 0; c < step_count(l) * STAGING_STEP_CHUNKS && n < BORROW_MAX; c++) {
         if (chunk_load(l->p, c) == chunk_word(CHUNK_LENT, client, number)) {
             out[n++] = c;
         }
@@ -69,25 +70,80 @@ static unsigned again(struct lend *l, unsigned client, uint64_t number, uint32_t
     return n;
 }
 
-unsigned lend_take(struct lend *l, unsigned client, uint64_t number, unsigned want, unsigned askers, uint32_t *out) {
-    unsigned n = again(l, client, number, out);
-    if (n > 0) {
-        return n;
+// ---- Whose turn it is: fair queuing. Who has taken least is served first, counted since staging was last unused; who
+// comes late begins at most one budget behind the first. (In the order of asking, and as many as were free, one of
+// eight that saved at once was held for 0.6 of the others' time.)
+
+static bool waits(const struct lend *l, unsigned client) {
+    unsigned i = 0;
+    while (i < l->n_askers && l->askers[i] != client) {
+        i++;
     }
-    unsigned fair = l->n_free / (askers ? askers : 1);
+    return i < l->n_askers;
+}
+
+static void ask(struct lend *l, unsigned client) {
+    if (l->n_askers == 0 && lend_used(l) == 0) {
+        memset(l->taken, 0, sizeof l->taken);
+        l->most_taken = 0;
+    }
+    uint64_t budget = step_count(l) * STAGING_STEP_CHUNKS;
+    l->taken[client] = max_u64(l->taken[client], l->most_taken - min_u64(l->most_taken, budget));
+    l->askers[l->n_askers++] = client;
+}
+
+void lend_unask(struct lend *l, unsigned client) {
+    for (unsigned i = 0; i < l->n_askers; i++) {
+        if (l->askers[i] == client) {
+            memmove(l->askers + i, l->askers + i + 1, (--l->n_askers - i) * sizeof l->askers[0]);
+            return;
+        }
+    }
+}
+
+/** Whose turn it is among those that wait: of equals, who asked first. */
+static unsigned next_served(const struct lend *l) {
+    unsigned best = l->askers[0];
+    for (unsigned i = 1; i < l->n_askers; i++) {
+        best = l->taken[l->askers[i]] < l->taken[best] ? l->askers[i] : best;
+    }
+    return best;
+}
+
+unsigned lend_take(struct lend *l, unsigned client, uint64_t number, unsigned want, uint32_t *out) {
+    unsigned n = 0;
+    if (!waits(l, client)) {
+        n = again(l, client, number, out);
+        if (n > 0) {
+            return n;
+        }
+        ask(l, client);
+    }
+    if (l->n_free == 0 || next_served(l) != client) {
+        return 0;
+    }
+    unsigned share = l->n_free / (l->n_askers > SHARES ? l->n_askers : SHARES);
     want = want > BORROW_MAX ? BORROW_MAX : want;
-    want = want > fair ? (fair ? fair : 1) : want;
+    want = want > share ? (share ? share : 1) : want;
     while (n < want && l->n_free > 0) {
         unsigned c = pick(l, client);
         l->p->st->chunks[c].last_client = client + 1;
         chunk_store(l->p, c, CHUNK_LENT, client, number);
         out[n++] = c;
     }
+    l->taken[client] += n;
+    l->most_taken = max_u64(l->most_taken, l->taken[client]);
+    lend_unask(l, client);
     l->last_use_ns = os_now_ns(CLOCK_MONOTONIC);
+    if (l->n_askers > 0) {
+        l->on_change(l->arg); // the next one's turn
+    }
     return n;
 }
 
 void lend_take_back(struct lend *l, unsigned client) {
+    lend_unask(l, client);
+    l->taken[client] = 0; // another may get its slot
     for (unsigned c = 0; c < step_count(l) * STAGING_STEP_CHUNKS; c++) {
         uint64_t word = chunk_load(l->p, c);
         if (chunk_word_state(word) == CHUNK_LENT && chunk_word_client(word) == client) {
@@ -208,7 +264,8 @@ static void shrink(struct lend *l) {
     }
 }
 
-void lend_pump(struct lend *l, unsigned askers, int64_t now_ns) {
+void lend_pump(struct lend *l, int64_t now_ns) {
+    unsigned askers = l->n_askers;
     if (l->busy) {
         return;
     }

@@ -21,6 +21,10 @@ struct lend {
     bool busy;
     bool no_room;     // the last look found less than a step
     int64_t last_use_ns, last_look_ns;
+    unsigned n_askers;
+    uint32_t askers[CLIENTS_MAX]; // clients that wait for a chunk
+    uint64_t taken[CLIENTS_MAX];  // chunks that each has taken since staging was unused; forgotten at a restart
+    uint64_t most_taken;          // by one of them
     struct io_job job;
 };
 
@@ -28,9 +32,12 @@ void lend_start(struct lend *l, struct pair *p, struct io *io);
 /** After a restart: the free list from the words. A chunk lent to a client that is gone is the caller's to take back.
  */
 void lend_rebuild(struct lend *l);
-/** Lends up to `want` chunks to `client` for the borrow message `number`; `askers` wait in all. Chunks already lent for
- *  this number (before a restart) are given again. Returns how many; 0: none is free now. */
-unsigned lend_take(struct lend *l, unsigned client, uint64_t number, unsigned want, unsigned askers, uint32_t *out);
+/** Lends up to `want` chunks to `client` for the borrow message `number`, when it is this client's turn. Chunks already
+ *  lent for this number (before a restart) are given again. Returns how many; 0: not now, and the client is among those
+ *  that wait (one place each, whatever it asks) until it is served, unasked or taken back from. */
+unsigned lend_take(struct lend *l, unsigned client, uint64_t number, unsigned want, uint32_t *out);
+/** `client` waits no longer. */
+void lend_unask(struct lend *l, unsigned client);
 /** A chunk has become free. */
 void lend_give(struct lend *l, unsigned chunk);
 /** Takes back every chunk lent to `client`. */
@@ -38,7 +45,7 @@ void lend_take_back(struct lend *l, unsigned client);
 /** True when no chunk is free, none is on its way to a device and none can be made. */
 bool lend_hopeless(const struct lend *l);
 /** Grows if asked for more than is free and there is room; gives memory back when there is none, or after an hour. */
-void lend_pump(struct lend *l, unsigned askers, int64_t now_ns);
+void lend_pump(struct lend *l, int64_t now_ns);
 unsigned lend_used(const struct lend *l);
 
 #endif
