@@ -41,7 +41,7 @@ static int parent_of(int pid) {
 /** The outermost ancestor of `pid` that is a client: the process that waits for its whole tree at exit. */
 static unsigned find_root(struct engine *e, unsigned self, int pid) {
     unsigned root = self;
-    for (int depth = 0; depth < 64 && (pid = parent_of(pid)) > 1; depth++) {
+    for (int depth = 0; depth < 64 && (pid = parent_of(pid)) > 0; depth++) {
         for (unsigned i = 0; i < e->clients_high; i++) {
             const struct client_slot *cl = &e->p.st->clients[i];
             if (i != self && cl->used && !cl->dead && !cl->tool && cl->pid == pid) {

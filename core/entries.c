@@ -340,8 +340,8 @@ static enum verdict do_leave(struct engine *e, struct entry *en) {
         clients_adopt(e, client, en->msg.number);
     }
     if (en->msg.u.leave.wait && cl->root == client) {
-        bool last = clients_count(e) <= 1;
-        left = commit_before(&e->commit, en->msg.number, last ? NULL : of_root, &client);
+        bool all = cl->pid == 1 || clients_count(e) <= 1; // with PID 1 its namespace ends, and the engine in it
+        left = commit_before(&e->commit, en->msg.number, all ? NULL : of_root, &client);
     }
     if (left > 0) {
         return WAIT;
