@@ -33,6 +33,25 @@
 
 // ---- Becoming a process of its own
 
+/** The engine ends when its work is done; the keeper when the engine ends. */
+static const int ending[] = {SIGTERM, SIGHUP, SIGINT};
+
+static void ignore_ending(void) {
+    for (size_t i = 0; i < ARRAY_LEN(ending); i++) {
+        signal(ending[i], SIG_IGN);
+    }
+}
+
+/** Between an exec and ignore_ending the default action would hold. */
+static void mask_ending(int how) {
+    sigset_t set;
+    sigemptyset(&set);
+    for (size_t i = 0; i < ARRAY_LEN(ending); i++) {
+        sigaddset(&set, ending[i]);
+    }
+    sigprocmask(how, &set, NULL);
+}
+
 /** Nothing of the job may cling to us: session, directory, descriptors, signals, limits, nice, affinity. */
 static void detach(void) {
     setsid();
@@ -49,9 +68,7 @@ static void detach(void) {
     for (int sig = 1; sig < NSIG; sig++) {
         signal(sig, SIG_DFL);
     }
-    signal(SIGTERM, SIG_IGN); // the engine ends when its work is done; the keeper when the engine ends
-    signal(SIGHUP, SIG_IGN);
-    signal(SIGINT, SIG_IGN);
+    ignore_ending();
     signal(SIGPIPE, SIG_IGN);
     sigset_t none;
     sigemptyset(&none);
@@ -268,9 +285,8 @@ int keeper_serve_resume(int fd_state) {
         return 1;
     }
     log_setup((enum log_level)p.st->config.log, p.st->fd_log, "fastckpt keeper");
-    signal(SIGTERM, SIG_IGN);
-    signal(SIGHUP, SIG_IGN);
-    signal(SIGINT, SIG_IGN);
+    ignore_ending();
+    mask_ending(SIG_UNBLOCK);
     log_error("the keeper was killed: process %d takes its place", getpid());
     return be_keeper(&p);
 }
@@ -280,6 +296,8 @@ void keeper_resume(struct state *st) {
     log_format(fd, sizeof fd, "%d", st->fd_state);
     char *argv[] = {"fastckpt", "serve", "--resume", fd, NULL};
     char *envp[] = {NULL};
+    mask_ending(SIG_BLOCK);
     OS_CALL(SYS_execveat, st->fd_binary, "", argv, envp, AT_EMPTY_PATH, 0);
+    mask_ending(SIG_UNBLOCK);
     log_error("the keeper is gone and its place could not be taken");
 }
