@@ -5,7 +5,7 @@
 #
 # Proves: an entry that kills the engine each time is found by blame, failed loudly and skipped, and all other files are
 # published; an engine that crashes at every file says so for each, and nothing is torn. How:
-# engines built with a crash inside (FASTCKPT_BREAK 4 and 5) under the ordinary shim. Cannot see hangs of an engine.
+# engines built with a crash inside (FASTCKPT_BREAK 4 to 6) under the ordinary shim. Cannot see hangs of an engine.
 
 import os
 import sys
@@ -44,6 +44,24 @@ def poison():
         box.close()
 
 
+def unanswered():
+    """Entries that nobody waits for: a chunk handed over, a close."""
+    box = Box("unanswered", ENGINE=engine(6))
+    try:
+        box.run([PYTHON, "-c", "open('close.pt', 'wb').write(b'old')"], shim=False)
+        r = box.run([PYTHON, "-c", SAVE, "a.pt", "hand.pt", "b.pt", "close.pt", "c.pt"])
+        for name in ("hand.pt", "close.pt"):
+            assert any(name in l and "crashed the engine twice" in l for l in r.messages()), "not said: %r" % r
+        for name in ("a.pt", "b.pt", "c.pt"):
+            with open(os.path.join(box.d, name), "rb") as f:
+                assert f.read() == content(name), name
+        with open(os.path.join(box.d, "close.pt"), "rb") as f:
+            assert f.read() == b"old", "the old file does not stay"
+        assert not os.path.exists(os.path.join(box.d, "hand.pt")), "hand.pt lacks a chunk"
+    finally:
+        box.close()
+
+
 def hopeless():
     box = Box("hopeless", ENGINE=engine(5))
     try:
@@ -61,4 +79,4 @@ def hopeless():
 
 
 if __name__ == "__main__":
-    run_cases([(f.__name__, f) for f in (poison, hopeless)])
+    run_cases([(f.__name__, f) for f in (poison, unanswered, hopeless)])
