@@ -84,6 +84,24 @@ def check_history(d, keep, prefix="ck-", latest="latest"):
     return last
 
 
+def check_named(d, said, err, rc, count, prefix="ck-"):
+    """Asserts what is left when keeper and engine are gone at once under a job of `count` saves that lives on: each
+    name is whole or absent, each save is there or named as lost (an error said at its close names it too), the last
+    arrives, and a loss says EIO once. Returns the numbers of those that are lost."""
+    there = rotated(d, prefix)
+    what = "there %s; %s; said %s; %s" % (there, said.now(), said.lines[-3:], err[-600:])
+    assert all(v == "whole" for v in there.values()), what
+    assert said.begin == count, "the job did not go on: " + what
+    lost = [n for n in range(1, count + 1) if n not in there]
+    for n in lost:
+        assert "%s%d.pt" % (prefix, n) in err or any(l.startswith("failed %d " % n) for l in said.lines), \
+            "%s%d.pt is neither there nor named: %s" % (prefix, n, what)
+    eio = [l for l in said.lines if l.startswith("failed") and l.endswith("EIO")]
+    assert not lost or eio or rc != 0 or "Input/output error" in err, "nothing says EIO: " + what
+    assert count in there, "the last save is not there: " + what
+    return lost
+
+
 class Counter:
     """Kills wanted, done and counted."""
 

@@ -17,7 +17,7 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 from fc import *  # noqa: E402,F403
 from disks import LoopFS  # noqa: E402
 from kill_engine import run  # noqa: E402
-from kills import SAVER, Counter, Said, pending, rotated  # noqa: E402
+from kills import SAVER, Counter, Said, check_named, pending  # noqa: E402
 
 
 def keeper_alone(who, io):
@@ -57,20 +57,7 @@ def both_gone(who, io):
             except Exception:
                 raise AssertionError("the job hangs: %s" % said.now())
             said.join()
-            err = p.stderr.read()
-            there = rotated(d)
-            bad = {n: v for n, v in there.items() if v != "whole"}
-            assert not bad, "%s; %s; %s" % (bad, said.now(), err[-500:])
-            assert said.begin == 6, "the job did not go on: %s" % said.lines[-2:]
-            for n in range(1, 7):
-                assert n in there or "ck-%d.pt" % n in err or any(l.startswith("failed %d " % n) for l in said.lines), \
-                    "ck-%d.pt is neither there nor named: there %s; %s" % (n, sorted(there), err[-600:])
-            lost = [n for n in range(1, 7) if n not in there]
-            if lost:
-                eio = [l for l in said.lines if l.startswith("failed") and l.endswith("EIO")]
-                assert eio or rc != 0 or "Input/output error" in err, "lost %s, and nothing says EIO: %s %r" % (
-                    lost, said.lines, err[-500:])
-            assert 6 in there, "the save after both were gone is not there: %s; %r" % (said.lines, err[-300:])
+            check_named(d, said, p.stderr.read(), rc, 6)
             sh("rm", "-rf", d)
         count.verdict()
         r = box.run([SAVER, "-p", "after.pt", "-s", "12M", "-n", "1"])
