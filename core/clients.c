@@ -38,18 +38,54 @@ static int parent_of(int pid) {
     return p && strlen(p) > 4 ? atoi(p + 4) : 0;
 }
 
-/** The outermost ancestor of `pid` that is a client: the process that waits for its whole tree at exit. */
-static unsigned find_root(struct engine *e, unsigned self, int pid) {
+static void find_ancestors(struct client_slot *cl) {
+    int pid = cl->pid;
+    for (unsigned i = 0; i < ARRAY_LEN(cl->ancestors) && (pid = parent_of(pid)) > 0; i++) {
+        cl->ancestors[i] = pid;
+    }
+}
+
+static bool descends(const struct client_slot *cl, int pid) {
+    for (unsigned i = 0; i < ARRAY_LEN(cl->ancestors) && cl->ancestors[i]; i++) {
+        if (cl->ancestors[i] == pid) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/** The outermost ancestor that is a client: the process that waits for its whole tree at exit. */
+static unsigned find_root(struct engine *e, unsigned self) {
     unsigned root = self;
-    for (int depth = 0; depth < 64 && (pid = parent_of(pid)) > 0; depth++) {
+    const struct client_slot *me = &e->p.st->clients[self];
+    for (unsigned k = 0; k < ARRAY_LEN(me->ancestors) && me->ancestors[k]; k++) {
         for (unsigned i = 0; i < e->clients_high; i++) {
             const struct client_slot *cl = &e->p.st->clients[i];
-            if (i != self && cl->used && !cl->dead && !cl->tool && cl->pid == pid) {
+            if (i != self && cl->used && !cl->dead && !cl->tool && cl->pid == me->ancestors[k]) {
                 root = i;
             }
         }
     }
     return root;
+}
+
+/** A process that captures nothing itself comes late, when it ends: what it has forked is its tree all the same. */
+static void adopt_tree(struct engine *e, unsigned self) {
+    struct client_slot *clients = e->p.st->clients;
+    for (unsigned i = 0; i < e->clients_high; i++) {
+        struct client_slot *cl = &clients[i];
+        unsigned before = cl->root;
+        if (i == self || !cl->used || cl->tool || !descends(&clients[before], clients[self].pid)) {
+            continue;
+        }
+        cl->root = clients[self].root;
+        for (unsigned k = 0; k < e->files_high; k++) {
+            struct file_slot *f = slot_file(e, k);
+            if (f->state != FILE_FREE && f->client == i) {
+                f->root = cl->root;
+            }
+        }
+    }
 }
 
 static int new_client(struct engine *e, const struct msg_hello *h, int pidfd) {
@@ -63,7 +99,8 @@ static int new_client(struct engine *e, const struct msg_hello *h, int pidfd) {
         cl->token = fnv1a(FNV1A_INIT, &now, sizeof now) | 1;
         cl->pid = h->pid;
         cl->tool = h->tool;
-        cl->root = h->tool ? i : find_root(e, i, h->pid);
+        find_ancestors(cl);
+        cl->root = h->tool ? i : find_root(e, i);
         cl->pidfd = pidfd;
         e->dying[i] = 0;
         struct client_public *pub = &e->p.t->clients[i];
@@ -74,6 +111,7 @@ static int new_client(struct engine *e, const struct msg_hello *h, int pidfd) {
         e->clients_high = i >= e->clients_high ? i + 1 : e->clients_high;
         if (!h->tool) {
             intake_watch(e, pidfd, WATCH_CLIENT, i);
+            adopt_tree(e, i);
         }
         return (int)i;
     }

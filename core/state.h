@@ -24,6 +24,7 @@ struct client_slot {
     _Atomic uint32_t used;
     uint32_t root; // slot of the outermost shimmed ancestor that was a client when this one came; its own if none
     int32_t pid, pidfd;
+    int32_t ancestors[16]; // pids at its hello, the parent first; 0 behind the last
     uint64_t token;
     uint32_t tool;    // the fastckpt command
     uint32_t leaving; // said LEAVE: open files count as closed

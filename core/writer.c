@@ -14,6 +14,7 @@
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/statfs.h>
 
 enum gate_kind { GATE_FENCE, GATE_RESERVE, GATE_GROW };
 
@@ -123,6 +124,16 @@ void writer_discard(struct writer *w, unsigned slot) {
 
 // ---- The gate
 
+/** What may be reserved beyond `need`: a small part of what is free, since every open file does it, and what one has
+ *  reserved and does not need is missing to the others. */
+static uint64_t not_too_far(const struct file_slot *f, uint64_t need, uint64_t to) {
+    struct statfs s;
+    if (OS_CALL(SYS_fstatfs, f->fd_prog, &s, 0, 0, 0, 0) < 0) {
+        return to;
+    }
+    return min_u64(to, need + (uint64_t)s.f_bavail * (uint64_t)s.f_bsize / RESERVE_PART);
+}
+
 static void gate_run(struct io_job *job) {
     struct writer *w = job->arg;
     struct file_run *r = (struct file_run *)((char *)job - offsetof(struct file_run, job));
@@ -133,6 +144,7 @@ static void gate_run(struct io_job *job) {
         job->result = io_calls.fallocate(f->fd_prog, FALLOC_FL_KEEP_SIZE, (off_t)f->size_end, 4096);
         break;
     case GATE_RESERVE:
+        r->gate_to = not_too_far(f, r->gate_need, r->gate_to);
         job->result =
             io_calls.fallocate(f->fd_prog, FALLOC_FL_KEEP_SIZE, (off_t)f->reserved, (off_t)(r->gate_to - f->reserved));
         break;
@@ -201,6 +213,7 @@ static void gate_start(struct writer *w, unsigned slot, int kind, uint64_t to) {
     r->gate_kind = kind;
     r->gate_to = to;
     if (kind == GATE_RESERVE) {
+        r->gate_need = r->want_reserved;
         slot_file(w, slot)->reserve_tried = max_u64(slot_file(w, slot)->reserve_tried, to);
     }
     r->job = (struct io_job){.run = gate_run,

@@ -18,6 +18,7 @@
 #define GROW_BATCH    (256 * CHUNK_SIZE) // the file grows by at most this much at once, only to what is handed over
 #define RESERVE_AHEAD (64 * MIB)         // reserved beyond the need, doubled each time up to RESERVE_MOST
 #define RESERVE_MOST  (1 * GIB)
+#define RESERVE_PART  64 // ... and at most this part of the free space
 
 struct file_run {
     uint32_t head, tail; // chunks handed over, oldest first: chunk + 1, linked by chunk_run.next
@@ -31,6 +32,7 @@ struct file_run {
     uint64_t want_reserved; // a client waits until this is reserved
     uint64_t ahead;         // next step of reservation
     uint64_t gate_to;       // what the gate job makes
+    uint64_t gate_need;     // RESERVE: and what of it is needed now
     int gate_kind;
     int reserve_error; // why want_reserved could not be had (negative errno)
     struct io_job job;

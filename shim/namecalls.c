@@ -56,6 +56,11 @@ static bool any_socket(int dir) {
     return n < 0 || n > (long)sizeof buf - 512; // not to be seen, or more than one look shows: ask
 }
 
+void names_look_again(void) {
+    atomic_store(&names_looked, false);
+    names_look();
+}
+
 void names_look(void) {
     if (!atomic_load_explicit(&shim.ready, memory_order_acquire) || guard_depth != 0 || guard_foreign() ||
         atomic_exchange(&names_looked, true)) {

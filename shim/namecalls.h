@@ -22,6 +22,8 @@ static inline bool names_idle(void) {
 /** Looks, once a process, whether there is an engine: its names are this process's as well. */
 extern _Atomic bool names_looked;
 void names_look(void);
+/** Looks once more. */
+void names_look_again(void);
 /** Fork handler of the child: it has to look for itself. */
 void names_after_fork(void);
 

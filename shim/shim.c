@@ -26,12 +26,14 @@ char shim_engine_path[4096];
 
 void shim_before_fork(void) {
     atomic_fetch_add(&shim.spawned, 1);
+    atomic_store(&shim.forks, true);
     file_hand_over_all();
 }
 
 void shim_after_fork_in_child(void) {
     shim.pid = os_getpid();
     shim.forked = true;
+    atomic_store(&shim.forks, false);
     report_after_fork();
     names_after_fork();
     client_after_fork();
@@ -117,6 +119,9 @@ void shim_leave(bool flush) {
     struct msg_leave leave = {0};
     if (flush) {
         stdio_flush_captured();
+    }
+    if (client_tables() == NULL && atomic_load(&shim.forks)) {
+        names_look_again(); // what it has forked may have saved, and goes without waiting
     }
     guard_depth++;
     atomic_store(&shim.ready, false); // what other destructors open now is native

@@ -311,7 +311,37 @@ def stopped(io):
         fs.free()
 
 
+FORKED = """if 1:
+    import os
+    pids = []
+    for i in range(8):
+        if (pid := os.fork()) == 0:
+            piece = b"f" * (1 << 20)
+            with open("f%d.pt" % i, "wb") as f:
+                for _ in range({mib}):
+                    f.write(piece)
+            os._exit(0)
+        pids.append(pid)
+    print([os.waitpid(p, 0)[1] for p in pids])"""
+
+
+def forked(io):
+    """Who forks its writers and saves nothing itself waits for them at its end; they fit where they fit natively,
+    whatever each reserves beyond its need."""
+    fs = LoopFS("forked-" + io, 600)
+    box = Box("forked-" + io, base=os.path.join(fs.at, "b"), io=io, STAGING="256M")
+    try:
+        mib = (fs.free_bytes() // MIB - 16) // 8
+        r = box.run([PYTHON, "-c", FORKED.format(mib=mib)])
+        there = {n: os.path.getsize(os.path.join(box.d, n)) for n in os.listdir(box.d)}
+        assert r.rc == 0 and r.out == "%s\n" % ([0] * 8), repr(r)
+        assert there == {"f%d.pt" % i: mib * MIB for i in range(8)}, there
+    finally:
+        box.close()
+        fs.free()
+
+
 if __name__ == "__main__":
     run_cases([("leaves", leaves), ("users", users)] +
               [("%s-%s" % (f.__name__, io), lambda f=f, io=io: f(io))
-               for f, io in ((barriers, "threads"), (fair, "uring"), (stopped, "threads"))])
+               for f, io in ((barriers, "threads"), (fair, "uring"), (stopped, "threads"), (forked, "uring"))])
