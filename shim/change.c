@@ -344,6 +344,9 @@ static int rename_one(struct target *from, struct target *to, unsigned flags) {
     }
     if (r == 0) {
         lost_note_renamed(q.file, q.slot, from->p.name);
+        if (from->word == 0 && !from->matched) {
+            atomic_fetch_add(&file_report.files_followed, 1); // it is synced before it has the name
+        }
     }
     return r == 0 ? CHANGE_DONE : r == -ENOENT || r == -EAGAIN ? r : r == -EPIPE ? CHANGE_NATIVE : RENAME_OLD;
 }
