@@ -68,6 +68,15 @@ void commit_sync(struct commit *c, unsigned slot, uint64_t number) {
     c->syncs[c->n_syncs++] = slot;
 }
 
+bool commit_prepared(struct commit *c, unsigned slot) {
+    const struct file_slot *f = slot_file(c, slot);
+    bool touched = f->size_end > 0 || f->reserve_tried > 0 || f->close_flags & CLOSE_TIMES; // else it is only synced
+    if (touched && f->synced < f->sync_wanted) {
+        commit_sync(c, slot, f->sync_wanted);
+    }
+    return !touched || (f->synced >= f->sync_wanted && !c->run[slot].syncing);
+}
+
 void commit_forget(struct commit *c, unsigned slot) {
     remove_from(c->queue, &c->n_queue, slot);
     remove_from(c->syncs, &c->n_syncs, slot);

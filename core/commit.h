@@ -61,6 +61,9 @@ void commit_rebuild(struct commit *c);
 void commit_publish(struct commit *c, unsigned slot, uint64_t number);
 /** The file's bytes shall be durable: file_slot.synced >= number says so. */
 void commit_sync(struct commit *c, unsigned slot, uint64_t number);
+/** Has a closed file its length and times? From here on nothing changes its inode but the program. Else that is done
+ *  before others; ask again when something has changed. */
+bool commit_prepared(struct commit *c, unsigned slot);
 /** Starts what can be started. Called once a turn of the loop. */
 void commit_pump(struct commit *c);
 /** Files still to be published with a number < `number`: any (NULL), or those that `match` accepts. */

@@ -270,12 +270,18 @@ static enum verdict do_lend(struct engine *e, struct entry *en) {
     if (l->flags & LEND_SETTLE && !writer_settled(&e->writer, slot, en->msg.number)) {
         return WAIT;
     }
+    if (l->flags & LEND_WRITE && f->state == FILE_CLOSED) {
+        if (!f->error && !commit_prepared(&e->commit, slot)) {
+            return WAIT;
+        }
+        f->taken = 1;
+    }
     if (l->flags & LEND_SETTLE && f->state == FILE_OPEN) {
         writer_buffered(f); // who has it may write by the page cache: direct writes beside that end in EIO at fsync
     }
     // What is settled may have been truncated since: the kernel knows.
     l->size = writer_settled(&e->writer, slot, en->msg.number) ? 0 : f->size_end;
-    bool times = f->state == FILE_CLOSED && (f->size_end > 0 || f->close_flags & CLOSE_TIMES);
+    bool times = f->state == FILE_CLOSED && !f->taken && (f->size_end > 0 || f->close_flags & CLOSE_TIMES);
     l->mtime = times ? f->mtime : (struct timespec){0};
     en->msg.file = f->id;
     en->msg.slot = slot;

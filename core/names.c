@@ -43,6 +43,10 @@ static unsigned said_by(const struct file_slot *f, struct said *s) {
     }
 }
 
+static bool same_inode(const struct file_slot *a, const struct file_slot *b) {
+    return a != b && a->ino == b->ino && a->dev == b->dev;
+}
+
 static void put(struct pair *p, unsigned slot, const struct said *s) {
     struct tables *t = p->t;
     uint64_t hash = s->hash;
@@ -56,11 +60,16 @@ static void put(struct pair *p, unsigned slot, const struct said *s) {
                 break;
             }
         } else if ((w & NAME_HASH_MASK) == hash) {
-            const struct file_slot *there = &p->st->files[name_word_file(w) % FILES_MAX];
+            struct file_slot *there = &p->st->files[name_word_file(w) % FILES_MAX];
             if (there->state != FILE_FREE && there->id > p->st->files[slot].id) {
                 return; // a newer file of this name: the old one's close does not hide it
             }
-            p->st->files[slot].over |= there != &p->st->files[slot];
+            struct file_slot *mine = &p->st->files[slot];
+            if (s->state == NAME_FOLLOWED && name_word_state(w) != NAME_FOLLOWED && same_inode(there, mine)) {
+                there->over = 1; // taken back before it was published: its directory does not show it yet
+                return;
+            }
+            mine->over |= there != mine;
             atomic_store_explicit(&t->names[at], name_word(hash, s->state, slot), memory_order_release);
             return;
         }

@@ -121,7 +121,7 @@ static bool check_body(const struct msg *m) {
     case MSG_CLOSE:
         return check_close(&m->u.close);
     case MSG_LEND:
-        return !(m->u.lend.flags & ~(uint32_t)LEND_SETTLE) && component(m->u.lend.name);
+        return !(m->u.lend.flags & ~(uint32_t)(LEND_SETTLE | LEND_WRITE)) && component(m->u.lend.name);
     case MSG_REMOVE:
         return !(m->u.change.flags & ~(uint32_t)(REMOVE_DIR | REMOVE_EMPTY)) && component(m->u.change.name);
     case MSG_RENAME:

@@ -68,7 +68,10 @@ enum {
     SYNC_INODE = 16,  // of the file that the descriptor is of, whoever captured it: it goes on being captured
     SYNC_LOG = 8
 };                        // it is a log (design 4): published as it stands when its process dies
-enum { LEND_SETTLE = 1 }; // content will be read: settle first
+enum {
+    LEND_SETTLE = 1, // content will be read: settle first
+    LEND_WRITE = 2   // a pending file will be changed: from here on the engine gives it its name, no more
+};
 enum {
     REMOVE_DIR = 1, // a directory; it is empty but for names that are going to be deleted
     REMOVE_EMPTY = 2

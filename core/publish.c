@@ -42,7 +42,7 @@ int publish_sync(struct state *st, struct file_slot *f) {
 #if FASTCKPT_BREAK == 5 // whatever is synced kills the engine: it must close, and the clients go on natively
     raise(SIGSEGV);
 #endif
-    bool shadow = !(f->flags & OPEN_FOLLOWED) && !f->linked;
+    bool shadow = !(f->flags & OPEN_FOLLOWED) && !f->linked && !f->taken;
     int r = shadow && f->publish ? trim(f) : 0;
     if (r < 0) {
         return r;

@@ -96,7 +96,8 @@ struct file_slot {
     uint32_t log;              // SYNC_LOG
     uint32_t shared;           // SYNC_INODE: linked for another process, its own does not know
     uint32_t counted;          // among its client's pending files (tables.h)
-    uint32_t over;             // its name was another slot's before (names.c)
+    uint32_t over;             // its name was another slot's before, or is another's behind it (names.c)
+    uint32_t taken;            // closed, and taken back by a program (LEND_WRITE): length and times are its own again
     uint32_t direct;           // direct writes work here (ext4, xfs)
     uint32_t close_flags;      // CLOSE_*
     uint64_t size_made;        // kernel size as we last made it

@@ -235,17 +235,49 @@ static bool held_open(const struct place *p) {
     return os_fstatat(p->dir, p->name, &st, AT_SYMLINK_NOFOLLOW) == 0 && is_held(&st);
 }
 
+// A pending file is taken back: its inode by the program's own flags, followed, so that what is written keeps its place
+// in the order when it is closed.
+static int take_back(struct place *p, const struct request *rq, enum class class, const struct lent *l) {
+    int fd = os_openat(AT_FDCWD, l->path, names_open_flags(rq->flags), rq->mode);
+    if (fd >= 0 && class == CLASS_FOLLOW) {
+        enlist(p, rq, fd, NULL);
+    }
+    if (fd >= 0) {
+        names_opened(l);
+    }
+    return fd;
+}
+
+// A closed file that is pending. True: *r is the result, or a new shadow takes after *base.
+static bool open_pending(struct place *p, const struct request *rq, enum class class, uint64_t word, struct lent *base,
+                         int *r) {
+    bool excl = (rq->flags & O_CREAT) && (rq->flags & O_EXCL), shadow = class == CLASS_SHADOW;
+    if (!shadow && !excl && (rq->flags & (O_TRUNC | O_PATH | O_DIRECTORY | __O_TMPFILE))) {
+        return false; // its truncation is a barrier
+    }
+    if (names_own(word) != NULL || names_lend_place(p, word, shadow || excl ? 0 : LEND_WRITE, base) < 0) {
+        return false;
+    }
+    struct stat st;
+    if (base->pending && shadow && !(os_fstat(base->fd, &st) == 0 && is_held(&st))) {
+        *r = CAPTURE_NATIVE;
+        return true;
+    }
+    bool answered = base->pending && !shadow;
+    if (answered) {
+        *r = excl ? -EEXIST : take_back(p, rq, class, base);
+    }
+    names_return(base);
+    base->fd = -1;
+    return answered;
+}
+
 // A name that is captured already. Open: the same inode again, by a native open: ours becomes the kernel's, another
-// process's is lent. Closed and pending: a new shadow that takes after it. True: *r is the result.
-static bool open_again(struct place *p, const struct request *rq, enum class class, uint64_t word, struct lent *base,
-                       int *r) {
-    if (class == CLASS_SHADOW && names_own(word) == NULL && names_lend_place(p, word, false, base) == 0) {
-        struct stat st;
-        if (base->pending && !(os_fstat(base->fd, &st) == 0 && is_held(&st))) {
-            return false;
-        }
-        names_return(base);
-        base->fd = -1;
+// process's is lent. Closed and pending: taken back, or a new shadow takes after it. True: *r is the result.
+static bool open_again(struct place *p, const struct request *rq, enum class class, uint64_t word,
+                       struct lent *base, int *r) {
+    if (open_pending(p, rq, class, word, base, r)) {
+        return base->fd < 0;
     }
     bool ours = names_own(word) != NULL;
     *r = names_clear(word);

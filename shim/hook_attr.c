@@ -11,8 +11,8 @@
 #include <unistd.h>
 
 // A call by name on a captured or pending name: `lent` is to be used. False: the name is native.
-static inline bool lend(int dirfd, const char *path, int flags, bool content, struct lent *lent) {
-    return !names_native() && names_lend(dirfd, path, !(flags & AT_SYMLINK_NOFOLLOW), content, lent);
+static inline bool lend(int dirfd, const char *path, int flags, unsigned how, struct lent *lent) {
+    return !names_native() && names_lend(dirfd, path, !(flags & AT_SYMLINK_NOFOLLOW), how, lent);
 }
 
 // Calls on a lent inode go where the program's own would: another preload behind us (fakeroot) may answer them. This is
@@ -32,12 +32,9 @@ static int done(struct lent *l, long r) {
     return (int)hook_ret(r);
 }
 
-// Times and length of a file that is closed and pending are set by the engine, as they were at close: so it is
-// published first.
-static bool lend_or_wait(int dirfd, const char *path, int flags, bool content, struct lent *l) {
-    if (LIKELY(!lend(dirfd, path, flags, content, l))) {
-        return false;
-    }
+
+// A shorter file must not be seen before what was closed earlier is durable: a pending one is published first.
+static bool still_open(struct lent *l) {
     if (l->own != NULL || !l->pending) {
         return true;
     }
@@ -50,7 +47,7 @@ static bool lend_or_wait(int dirfd, const char *path, int flags, bool content, s
 
 int hook_truncate(const char *path, off_t len) {
     struct lent l;
-    if (lend_or_wait(AT_FDCWD, path, 0, true, &l)) {
+    if (UNLIKELY(lend(AT_FDCWD, path, 0, LEND_SETTLE, &l)) && still_open(&l)) {
         long r = LENT(truncate, l.path, len);
         if (r == 0 && l.own != NULL) {
             file_touch(l.own);
@@ -69,7 +66,7 @@ static inline void before_mode(int dirfd, const char *path) {
 
 int hook_chmod(const char *path, mode_t mode) {
     struct lent l;
-    if (UNLIKELY(lend(AT_FDCWD, path, 0, false, &l))) {
+    if (UNLIKELY(lend(AT_FDCWD, path, 0, 0, &l))) {
         return done(&l, lent_chmod(&l, mode));
     }
     before_mode(AT_FDCWD, path);
@@ -84,7 +81,7 @@ int hook_fchmod(int fd, mode_t mode) {
 
 int hook_fchmodat(int dirfd, const char *path, mode_t mode, int flags) {
     struct lent l;
-    if (UNLIKELY(lend(dirfd, path, flags, false, &l))) {
+    if (UNLIKELY(lend(dirfd, path, flags, 0, &l))) {
         return done(&l, lent_chmod(&l, mode));
     }
     before_mode(dirfd, path);
@@ -93,7 +90,7 @@ int hook_fchmodat(int dirfd, const char *path, mode_t mode, int flags) {
 
 int hook_chown(const char *path, uid_t uid, gid_t gid) {
     struct lent l;
-    if (UNLIKELY(lend(AT_FDCWD, path, 0, false, &l))) {
+    if (UNLIKELY(lend(AT_FDCWD, path, 0, 0, &l))) {
         return done(&l, LENT(fchownat, AT_FDCWD, l.path, uid, gid, 0));
     }
     return (int)NATIVE_OR(chown, RAW(SYS_fchownat, AT_FDCWD, path, uid, gid), path, uid, gid);
@@ -101,7 +98,7 @@ int hook_chown(const char *path, uid_t uid, gid_t gid) {
 
 int hook_lchown(const char *path, uid_t uid, gid_t gid) {
     struct lent l;
-    if (UNLIKELY(lend(AT_FDCWD, path, AT_SYMLINK_NOFOLLOW, false, &l))) {
+    if (UNLIKELY(lend(AT_FDCWD, path, AT_SYMLINK_NOFOLLOW, 0, &l))) {
         return done(&l, LENT(fchownat, AT_FDCWD, l.path, uid, gid, 0));
     }
     return (int)NATIVE_OR(lchown, RAW(SYS_fchownat, AT_FDCWD, path, uid, gid, AT_SYMLINK_NOFOLLOW), path, uid, gid);
@@ -114,7 +111,7 @@ int hook_fchown(int fd, uid_t uid, gid_t gid) {
 
 int hook_lchmod(const char *path, mode_t mode) {
     struct lent l;
-    if (UNLIKELY(lend(AT_FDCWD, path, AT_SYMLINK_NOFOLLOW, false, &l))) {
+    if (UNLIKELY(lend(AT_FDCWD, path, AT_SYMLINK_NOFOLLOW, 0, &l))) {
         return done(&l, lent_chmod(&l, mode));
     }
     return LIKELY(REAL(lchmod) != NULL) ? real.lchmod(path, mode) : (int)hook_ret(-ENOSYS);
@@ -122,7 +119,7 @@ int hook_lchmod(const char *path, mode_t mode) {
 
 int hook_fchownat(int dirfd, const char *path, uid_t uid, gid_t gid, int flags) {
     struct lent l;
-    if (UNLIKELY(lend(dirfd, path, flags, false, &l))) {
+    if (UNLIKELY(lend(dirfd, path, flags, 0, &l))) {
         return done(&l, LENT(fchownat, AT_FDCWD, l.path, uid, gid, 0));
     }
     return (int)NATIVE(fchownat, SYS_fchownat, dirfd, path, uid, gid, flags);
@@ -156,7 +153,7 @@ static int set_times_tv(struct lent *l, const struct timeval tv[2]) {
 
 int hook_utime(const char *path, const struct utimbuf *t) {
     struct lent l;
-    if (lend_or_wait(AT_FDCWD, path, 0, false, &l)) {
+    if (UNLIKELY(lend(AT_FDCWD, path, 0, LEND_WRITE, &l))) {
         struct timeval tv[2] = {{t != NULL ? t->actime : 0, 0}, {t != NULL ? t->modtime : 0, 0}};
         return set_times_tv(&l, t != NULL ? tv : NULL);
     }
@@ -165,7 +162,7 @@ int hook_utime(const char *path, const struct utimbuf *t) {
 
 int hook_utimes(const char *path, const struct timeval tv[2]) {
     struct lent l;
-    if (lend_or_wait(AT_FDCWD, path, 0, false, &l)) {
+    if (UNLIKELY(lend(AT_FDCWD, path, 0, LEND_WRITE, &l))) {
         return set_times_tv(&l, tv);
     }
     return LIKELY(REAL(utimes) != NULL) ? real.utimes(path, tv) : (int)hook_ret(-ENOSYS);
@@ -173,7 +170,7 @@ int hook_utimes(const char *path, const struct timeval tv[2]) {
 
 int hook_lutimes(const char *path, const struct timeval tv[2]) {
     struct lent l;
-    if (lend_or_wait(AT_FDCWD, path, AT_SYMLINK_NOFOLLOW, false, &l)) {
+    if (UNLIKELY(lend(AT_FDCWD, path, AT_SYMLINK_NOFOLLOW, LEND_WRITE, &l))) {
         return set_times_tv(&l, tv);
     }
     return LIKELY(REAL(lutimes) != NULL) ? real.lutimes(path, tv) : (int)hook_ret(-ENOSYS);
@@ -201,7 +198,7 @@ int hook_futimesat(int dirfd, const char *path, const struct timeval tv[2]) {
     if (path == NULL) {
         return hook_futimes(dirfd, tv); // glibc's extension
     }
-    if (lend_or_wait(dirfd, path, 0, false, &l)) {
+    if (UNLIKELY(lend(dirfd, path, 0, LEND_WRITE, &l))) {
         return set_times_tv(&l, tv);
     }
     return LIKELY(REAL(futimesat) != NULL) ? real.futimesat(dirfd, path, tv) : (int)hook_ret(-ENOSYS);
@@ -220,7 +217,7 @@ int hook_futimens(int fd, const struct timespec ts[2]) {
 
 int hook_utimensat(int dirfd, const char *path, const struct timespec ts[2], int flags) {
     struct lent l;
-    if (path != NULL && lend_or_wait(dirfd, path, flags, false, &l)) {
+    if (path != NULL && UNLIKELY(lend(dirfd, path, flags, LEND_WRITE, &l))) {
         return set_times(&l, ts != NULL ? ts : now_both);
     }
     return (int)NATIVE(utimensat, SYS_utimensat, dirfd, path, ts, flags);
@@ -228,7 +225,7 @@ int hook_utimensat(int dirfd, const char *path, const struct timespec ts[2], int
 
 int hook_setxattr(const char *path, const char *name, const void *value, size_t len, int flags) {
     struct lent l;
-    if (UNLIKELY(lend(AT_FDCWD, path, 0, false, &l))) {
+    if (UNLIKELY(lend(AT_FDCWD, path, 0, 0, &l))) {
         return done(&l, LENT(setxattr, l.path, name, value, len, flags));
     }
     return (int)NATIVE(setxattr, SYS_setxattr, path, name, value, len, flags);
@@ -236,7 +233,7 @@ int hook_setxattr(const char *path, const char *name, const void *value, size_t 
 
 int hook_lsetxattr(const char *path, const char *name, const void *value, size_t len, int flags) {
     struct lent l;
-    if (UNLIKELY(lend(AT_FDCWD, path, AT_SYMLINK_NOFOLLOW, false, &l))) {
+    if (UNLIKELY(lend(AT_FDCWD, path, AT_SYMLINK_NOFOLLOW, 0, &l))) {
         return done(&l, LENT(setxattr, l.path, name, value, len, flags));
     }
     return (int)NATIVE(lsetxattr, SYS_lsetxattr, path, name, value, len, flags);
@@ -249,7 +246,7 @@ int hook_fsetxattr(int fd, const char *name, const void *value, size_t len, int 
 
 ssize_t hook_getxattr(const char *path, const char *name, void *value, size_t len) {
     struct lent l;
-    if (UNLIKELY(lend(AT_FDCWD, path, 0, false, &l))) {
+    if (UNLIKELY(lend(AT_FDCWD, path, 0, 0, &l))) {
         return done(&l, LENT(getxattr, l.path, name, value, len));
     }
     return NATIVE(getxattr, SYS_getxattr, path, name, value, len);
@@ -257,7 +254,7 @@ ssize_t hook_getxattr(const char *path, const char *name, void *value, size_t le
 
 ssize_t hook_lgetxattr(const char *path, const char *name, void *value, size_t len) {
     struct lent l;
-    if (UNLIKELY(lend(AT_FDCWD, path, AT_SYMLINK_NOFOLLOW, false, &l))) {
+    if (UNLIKELY(lend(AT_FDCWD, path, AT_SYMLINK_NOFOLLOW, 0, &l))) {
         return done(&l, LENT(getxattr, l.path, name, value, len));
     }
     return NATIVE(lgetxattr, SYS_lgetxattr, path, name, value, len);
@@ -265,7 +262,7 @@ ssize_t hook_lgetxattr(const char *path, const char *name, void *value, size_t l
 
 ssize_t hook_listxattr(const char *path, char *list, size_t len) {
     struct lent l;
-    if (UNLIKELY(lend(AT_FDCWD, path, 0, false, &l))) {
+    if (UNLIKELY(lend(AT_FDCWD, path, 0, 0, &l))) {
         return done(&l, LENT(listxattr, l.path, list, len));
     }
     return NATIVE(listxattr, SYS_listxattr, path, list, len);
@@ -273,7 +270,7 @@ ssize_t hook_listxattr(const char *path, char *list, size_t len) {
 
 ssize_t hook_llistxattr(const char *path, char *list, size_t len) {
     struct lent l;
-    if (UNLIKELY(lend(AT_FDCWD, path, AT_SYMLINK_NOFOLLOW, false, &l))) {
+    if (UNLIKELY(lend(AT_FDCWD, path, AT_SYMLINK_NOFOLLOW, 0, &l))) {
         return done(&l, LENT(listxattr, l.path, list, len));
     }
     return NATIVE(llistxattr, SYS_llistxattr, path, list, len);
@@ -281,7 +278,7 @@ ssize_t hook_llistxattr(const char *path, char *list, size_t len) {
 
 int hook_removexattr(const char *path, const char *name) {
     struct lent l;
-    if (UNLIKELY(lend(AT_FDCWD, path, 0, false, &l))) {
+    if (UNLIKELY(lend(AT_FDCWD, path, 0, 0, &l))) {
         return done(&l, LENT(removexattr, l.path, name));
     }
     return (int)NATIVE(removexattr, SYS_removexattr, path, name);
@@ -289,7 +286,7 @@ int hook_removexattr(const char *path, const char *name) {
 
 int hook_lremovexattr(const char *path, const char *name) {
     struct lent l;
-    if (UNLIKELY(lend(AT_FDCWD, path, AT_SYMLINK_NOFOLLOW, false, &l))) {
+    if (UNLIKELY(lend(AT_FDCWD, path, AT_SYMLINK_NOFOLLOW, 0, &l))) {
         return done(&l, LENT(removexattr, l.path, name));
     }
     return (int)NATIVE(lremovexattr, SYS_lremovexattr, path, name);

@@ -36,7 +36,7 @@ static bool answered(int dirfd, const char *path, int flags, struct stat *st, in
     if (names_native()) {
         return false;
     }
-    if (!names_lend(dirfd, path, !(flags & AT_SYMLINK_NOFOLLOW), false, &lent)) {
+    if (!names_lend(dirfd, path, !(flags & AT_SYMLINK_NOFOLLOW), 0, &lent)) {
         if (flags & AT_SYMLINK_NOFOLLOW) {
             names_before_walk(dirfd, path);
         }
@@ -46,14 +46,20 @@ static bool answered(int dirfd, const char *path, int flags, struct stat *st, in
     return true;
 }
 
+// A followed file is the kernel's.
+static bool captured(int fd) {
+    struct file *f = fd_peek(fd) != NULL ? fd_get(fd, false) : NULL;
+    return f != NULL && !f->followed;
+}
+
 // After a successful fstat: what the kernel does not know yet. Our own descriptors are none of the program's.
 static int corrected(int r, int fd, struct stat *st) {
     if (UNLIKELY(r == 0 && client_owns_fd(fd))) {
         return (int)hook_ret(-EBADF);
     }
-    if (UNLIKELY(r == 0 && st->st_nlink == 0 && fd_peek(fd) == NULL) && !names_native()) {
+    if (UNLIKELY(r == 0 && st->st_nlink == 0 && !captured(fd)) && !names_native()) {
         struct file *f = file_by_inode(st->st_dev, st->st_ino); // opened again, to be read
-        if (f != NULL) {
+        if (f != NULL && !f->followed) {
             file_fix_stat(f, st);
         } else {
             names_fix_links(st); // closed and pending, or another process's
@@ -141,19 +147,10 @@ static void put_statx(struct statx *x, const struct stat *st) {
     x->stx_atime.tv_nsec = (uint32_t)st->st_atim.tv_nsec;
 }
 
-static int statx_captured(struct file *f, int fd, struct statx *x) {
-    struct stat st;
-    if (os_fstat(fd, &st) == 0) {
-        file_fix_stat(f, &st);
-        put_statx(x, &st);
-    }
-    return 0;
-}
-
 int hook_statx(int dirfd, const char *path, int flags, unsigned mask, struct statx *x) {
     struct lent lent;
     if (!by_descriptor(path, flags) && !names_native() &&
-        names_lend(dirfd, path, !(flags & AT_SYMLINK_NOFOLLOW), false, &lent)) {
+        names_lend(dirfd, path, !(flags & AT_SYMLINK_NOFOLLOW), 0, &lent)) {
         struct stat st;
         flags |= AT_EMPTY_PATH;
         long r = lent.fd < 0 ? -ENOENT : NATIVE(statx, SYS_statx, lent.fd, "", flags, mask, x) == 0 ? 0 : -errno;
@@ -167,9 +164,11 @@ int hook_statx(int dirfd, const char *path, int flags, unsigned mask, struct sta
         names_before_walk(dirfd, path);
     }
     int r = (int)NATIVE(statx, SYS_statx, dirfd, path, flags, mask, x);
-    if (r == 0 && by_descriptor(path, flags) && UNLIKELY(fd_peek(dirfd) != NULL)) {
-        struct file *f = fd_get(dirfd, false);
-        return f != NULL ? statx_captured(f, dirfd, x) : 0;
+    struct stat st;
+    if (r == 0 && by_descriptor(path, flags) && UNLIKELY(fd_peek(dirfd) != NULL || x->stx_nlink == 0) &&
+        os_fstat(dirfd, &st) == 0) {
+        r = corrected(0, dirfd, &st);
+        put_statx(x, &st);
     }
     return r;
 }
@@ -177,7 +176,7 @@ int hook_statx(int dirfd, const char *path, int flags, unsigned mask, struct sta
 // access of a lent inode goes by its path in /proc: there is no form for descriptors in older kernels.
 static bool access_answered(int dirfd, const char *path, int mode, int flags, int *ret) {
     struct lent lent;
-    if (names_native() || !names_lend(dirfd, path, !(flags & AT_SYMLINK_NOFOLLOW), false, &lent)) {
+    if (names_native() || !names_lend(dirfd, path, !(flags & AT_SYMLINK_NOFOLLOW), 0, &lent)) {
         return false;
     }
     flags &= ~AT_SYMLINK_NOFOLLOW;

@@ -17,7 +17,7 @@
 #include <unistd.h>
 
 static inline bool lend(int dirfd, const char *path, bool follow, struct lent *l) {
-    return UNLIKELY(!names_native()) && names_lend(dirfd, path, follow, false, l);
+    return UNLIKELY(!names_native()) && names_lend(dirfd, path, follow, 0, l);
 }
 
 // Returns the result of a call on a lent inode, errno kept.

@@ -113,15 +113,15 @@ int names_fd(const struct file *f) {
     return -EBADF;
 }
 
-int names_lend_place(const struct place *p, uint64_t word, bool content, struct lent *ret) {
+int names_lend_place(const struct place *p, uint64_t word, unsigned flags, struct lent *ret) {
     struct msg q = {.type = MSG_LEND};
     int fds[MSG_FDS_MAX], n = MSG_FDS_MAX;
     ret->own = names_own(word);
-    if (ret->own != NULL && content) {
+    if (ret->own != NULL && flags != 0) {
         file_settle(ret->own, names_fd(ret->own)); // its error is for its own calls
         ret->own->native = true;                   // who reads while it grows sees every byte
     }
-    q.u.lend.flags = content ? LEND_SETTLE : 0;
+    q.u.lend.flags = flags;
     memcpy(q.u.lend.name, p->name, strlen(p->name) + 1);
     int r = client_ask(&q, &p->dir, 1, fds, &n, -1);
     if (r < 0) {
@@ -247,7 +247,7 @@ static void lend_nothing(struct lent *l) {
     log_format(l->path, sizeof l->path, "/proc/self/fd/-1");
 }
 
-int names_lend(int dirfd, const char *path, bool follow, bool content, struct lent *ret) {
+int names_lend(int dirfd, const char *path, bool follow, unsigned flags, struct lent *ret) {
     struct place p;
     uint64_t word;
     if (!guard_readable(path) || guard_foreign()) {
@@ -259,7 +259,7 @@ int names_lend(int dirfd, const char *path, bool follow, bool content, struct le
         lend_nothing(ret);
         hit = 1;
     } else if (r == 0) {
-        hit = hidden_from_kernel(word) && names_lend_place(&p, word, content, ret) == 0;
+        hit = hidden_from_kernel(word) && names_lend_place(&p, word, flags, ret) == 0;
     }
     if (r == 0) {
         place_close(&p);
@@ -350,7 +350,7 @@ static int open_hidden(const struct place *p, uint64_t word, int flags, struct l
             return r == 1 ? -EEXIST : r;
         }
     }
-    return names_lend_place(p, word, !(flags & O_PATH), ret) == 0;
+    return names_lend_place(p, word, flags & O_PATH ? 0 : LEND_SETTLE, ret) == 0;
 }
 
 int names_before_open(int dirfd, const char *path, int flags, struct lent *ret) {

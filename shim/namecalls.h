@@ -53,11 +53,12 @@ struct file *names_own(uint64_t word);
 /** A descriptor of `f`, or -EBADF. */
 int names_fd(const struct file *f);
 
-/** Borrows the inode of a captured or pending name; with `content`, settled. 1: *ret is filled, 0: the name is
- *  native. A name that is going to be deleted: 1, with a descriptor of -1 and a path that leads nowhere. */
-int names_lend(int dirfd, const char *path, bool follow, bool content, struct lent *ret);
+/** Borrows the inode of a captured or pending name, for what `flags` says: LEND_* of protocol.h, 0 to look at it. 1:
+ *  *ret is filled, 0: the name is native. A name that is going to be deleted: 1, with a descriptor of -1 and a path
+ *  that leads nowhere. */
+int names_lend(int dirfd, const char *path, bool follow, unsigned flags, struct lent *ret);
 /** The same for a place whose word has been looked up. 0 or an error. */
-int names_lend_place(const struct place *p, uint64_t word, bool content, struct lent *ret);
+int names_lend_place(const struct place *p, uint64_t word, unsigned flags, struct lent *ret);
 void names_return(struct lent *l);
 /** Remembers that the program has opened the lent inode: until it is published, the kernel says that it has no link. */
 void names_opened(const struct lent *l);

@@ -134,8 +134,8 @@ Test(protocol, hostile_names) {
     CHANGED(MSG_OPEN, -EPROTO, m.u.open.flags = 8);
     CHANGED(MSG_OPEN, 0, m.u.open.flags = OPEN_FOLLOWED | OPEN_REPLACES);
     CHANGED(MSG_LEND, -EPROTO, memset(m.u.lend.name, 'a', NAME_CAP));
-    CHANGED(MSG_LEND, -EPROTO, m.u.lend.flags = 2);
-    CHANGED(MSG_LEND, 0, m.u.lend.flags = LEND_SETTLE);
+    CHANGED(MSG_LEND, -EPROTO, m.u.lend.flags = 4);
+    CHANGED(MSG_LEND, 0, m.u.lend.flags = LEND_SETTLE | LEND_WRITE);
     CHANGED(MSG_REMOVE, 0, m.u.change.flags = REMOVE_DIR | REMOVE_EMPTY);
     CHANGED(MSG_REMOVE, -EPROTO, m.u.change.flags = 4);
     CHANGED(MSG_RENAME, -EPROTO, m.u.change.flags = REMOVE_DIR);
