@@ -117,6 +117,12 @@ static bool ended(struct watch *w) {
 static int wait_answer(struct conn *c, struct msg *q) {
     struct watch w;
     int r = 0;
+    if (!q->u.leave.wait) { // a moment: a signal ends the process as ever, and what it has handed over is safe
+        while (r == 0) {
+            r = conn_receive(c, q, NULL, NULL, SLICE_MS);
+        }
+        return r < 0 ? r : 0;
+    }
     watch_begin(&w);
     while (r == 0) {
         r = conn_receive(c, q, NULL, NULL, SLICE_MS);

@@ -56,6 +56,7 @@ struct file {
     uint64_t staged_end;   // end of the last byte staged since the last settle; 0: none, the kernel's size is right
     _Atomic uint64_t at;   // where the descriptor's offset was last: only a guess, others move it too
     uint32_t spawned_at;   // shim.spawned at open
+    _Atomic bool wanted;   // a child may want to read it: the write in hand hands over what is staged at its end
     struct timespec atime, mtime; // of the last write, or as set by the program; tv_nsec UTIME_OMIT: the kernel's
     uint32_t n_held;
     // for the report

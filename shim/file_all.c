@@ -12,27 +12,33 @@
 #include "held.h"
 #include "lost.h"
 
-#define PREPARE_MS 100 // how long a fork waits for a file in another thread's hands
+#define PREPARE_MS 2 // how long a fork waits for files in other threads' hands, all together
 
+// False: in another thread's hands.
+static bool try_hand_over(struct file *f) {
+    sigset_t saved;
+    if (!lock_try(&f->lock, &saved)) {
+        return false;
+    }
+    file_begin(f, -1);
+    if (held_hand_over(f) == -EPIPE) {
+        lost_recover(f, -1);
+    }
+    atomic_store(&f->wanted, false);
+    lock_drop(&f->lock, &saved);
+    return true;
+}
+
+// A thread may be in a write that waits for the disk: it hands over itself when that is done, and fork goes on.
 void file_hand_over_all(void) {
+    int ms = 0;
     uint32_t i = 0;
     for (struct file *f; (f = file_each(&i));) {
-        sigset_t saved;
-        int ms = 0;
-        bool ours = lock_try(&f->lock, &saved);
-        // Another thread may be in an fsync of seconds: it has handed everything over, and fork must not wait for it.
-        while (!ours && ms++ < PREPARE_MS) {
+        bool done = try_hand_over(f);
+        atomic_store(&f->wanted, !done);
+        while (!done && !(done = try_hand_over(f)) && ms++ < PREPARE_MS) {
             os_sleep_ms(1);
-            ours = lock_try(&f->lock, &saved);
         }
-        if (!ours) {
-            continue;
-        }
-        file_begin(f, -1);
-        if (held_hand_over(f) == -EPIPE) {
-            lost_recover(f, -1);
-        }
-        lock_drop(&f->lock, &saved);
     }
 }
 

@@ -281,6 +281,12 @@ static ssize_t any_write(struct file *f, int fd, const struct iovec *iov, int n,
     if (made_room(r)) {
         r = write_once(f, fd, iov, n, at);
     }
+    if (UNLIKELY(atomic_load_explicit(&f->wanted, memory_order_relaxed))) {
+        atomic_store(&f->wanted, false);
+        if (held_hand_over(f) == -EPIPE) {
+            lost_recover(f, fd);
+        }
+    }
     lock_drop(&f->lock, &saved);
     if (begun) {
         atomic_fetch_add(&file_report.held_ns, (uint64_t)(os_now_ns(CLOCK_MONOTONIC) - begun));

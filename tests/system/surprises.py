@@ -6,8 +6,8 @@
 #
 # Proves, each as an outside tester found it broken: a redirected program that a shell execs ends when its file is
 # durable; a child sees all that its parent has written to an open file; a hole stays a hole; tar right after a save is
-# content; a short write that nothing follows is said; a
-# later save is not taken for a log. How: the same small jobs natively and under the shim. Cannot see
+# content; a short write that nothing follows is said; a later save is not taken for a log; forks beside saving threads
+# do not wait; children ended by a signal are silent. How: the same small jobs natively and under the shim. Cannot see
 # what no tester has thought of yet.
 
 import os
@@ -55,9 +55,43 @@ for i in range(5):
     time.sleep(1.1)
 """
 
+FORKS = """
+import os, threading, time
+stop = False
+def saver(i):
+    n = 0
+    while not stop:
+        with open('s%d-%d.pt' % (i, n % 2), 'wb', buffering=0) as f:
+            for k in range(4):
+                f.write(b'x' * (8 << 20))
+        n += 1
+threads = [threading.Thread(target=saver, args=(i,)) for i in range(8)]
+for t in threads: t.start()
+time.sleep(0.5)
+begun = time.monotonic()
+for i in range(20):
+    pid = os.fork()
+    if pid == 0: os._exit(0)
+    os.waitpid(pid, 0)
+print(time.monotonic() - begun, flush=True)
+stop = True
+for t in threads: t.join()
+"""
+ENDED = """
+import os, signal, time
+for k in range(60):
+    pid = os.fork()
+    if pid == 0:
+        with open('p%d.pt' % (k % 4), 'wb') as f: f.write(b'x' * 3000000)
+        os._exit(0)
+    time.sleep(0.0015 + k * 0.0001)
+    os.kill(pid, signal.SIGTERM)
+    os.waitpid(pid, 0)
+"""
+
 
 def with_box(name, fn):
-    box = Box(name)
+    box = Box(name, STAGING="64M" if name == "forks_beside_savers" else None)
     try:
         fn(box)
     finally:
@@ -110,5 +144,18 @@ def saves_are_no_logs(box):
     assert r.classes() == (5, 0, 0), repr(r)
 
 
+def forks_beside_savers(box):
+    """fork does not wait for what other threads write: staging is full here, they wait for the disk."""
+    r = box.run([PYTHON, "-c", FORKS])
+    assert r.rc == 0 and float(r.out) < 1, "20 forks took %s s" % r.out
+
+
+def ended_children(box):
+    """A child that SIGTERM ends while it leaves says nothing, as natively."""
+    r = box.run([PYTHON, "-c", ENDED])
+    assert r.rc == 0 and not r.messages(), repr(r)
+
+
 run_cases([(f.__name__, lambda f=f: with_box(f.__name__, f))
-           for f in (redirected, child_sees, holes, tar_after_save, short_write, saves_are_no_logs)])
+           for f in (redirected, child_sees, holes, tar_after_save, short_write, saves_are_no_logs, forks_beside_savers,
+                     ended_children)])
