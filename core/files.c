@@ -77,6 +77,7 @@ void files_take(struct engine *e, unsigned slot, unsigned state) {
     struct file_public *pub = &e->p.t->files[slot];
     atomic_store(&pub->error, 0);
     atomic_store(&pub->unnamed, 0);
+    atomic_store(&pub->looked, 0);
     atomic_store(&pub->reserved, 0);
     atomic_store_explicit(&f->state, state, memory_order_release);
     atomic_store_explicit(&pub->id, f->id, memory_order_release);

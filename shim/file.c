@@ -142,15 +142,24 @@ void file_begin(struct file *f, int fd) {
     }
 }
 
+// What the engine says of the file; NULL: nothing.
+static const struct file_public *said(const struct file *f) {
+    const struct tables *t = f->id != 0 && !f->lost && !f->inherited ? client_tables() : NULL;
+    const struct file_public *p = t ? &t->files[f->slot % FILES_MAX] : NULL;
+    return p && atomic_load_explicit(&p->id, memory_order_acquire) == f->id ? p : NULL;
+}
+
 int file_known_error(struct file *f) {
-    if (f->error == 0 && f->id != 0 && !f->lost && !f->inherited) {
-        const struct tables *t = client_tables();
-        const struct file_public *p = t ? &t->files[f->slot % FILES_MAX] : NULL;
-        if (p && atomic_load_explicit(&p->id, memory_order_acquire) == f->id) {
-            f->error = atomic_load_explicit(&p->error, memory_order_acquire);
-        }
+    const struct file_public *p = f->error == 0 ? said(f) : NULL;
+    if (p) {
+        f->error = atomic_load_explicit(&p->error, memory_order_acquire);
     }
     return f->error;
+}
+
+bool file_looked_at(const struct file *f) {
+    const struct file_public *p = said(f);
+    return p && UNLIKELY(atomic_load_explicit(&p->looked, memory_order_acquire) != 0);
 }
 
 // Asks about this file; -EPIPE has recovered it. An error of the file is kept.

@@ -14,6 +14,9 @@ void file_begin(struct file *f, int fd);
 /** The file's known error (P6), the client's or the engine's, or 0. */
 int file_known_error(struct file *f);
 
+/** Another process has it open, to read what is written or to write as well: nothing may be staged any more. */
+bool file_looked_at(const struct file *f);
+
 /** file_settle under the lock. */
 int file_settle_locked(struct file *f, int fd);
 

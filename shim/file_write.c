@@ -239,17 +239,17 @@ static ssize_t captured(struct file *f, int fd, const struct iovec *iov, int n, 
     return done;
 }
 
-// A child may have set O_APPEND on the description that it shares.
-static bool appends(int fd) {
-    int flags = os_fcntl(fd, F_GETFL, 0);
-    return flags >= 0 && (flags & O_APPEND) != 0;
+// Is staging over? A child may have set O_APPEND on the description that it shares; another process may look.
+static bool staging_ends(const struct file *f, int fd) {
+    int flags = file_has_spawned(f) ? os_fcntl(fd, F_GETFL, 0) : -1;
+    return (flags >= 0 && (flags & O_APPEND) != 0) || file_looked_at(f);
 }
 
 // Under the lock.
 static ssize_t write_once(struct file *f, int fd, const struct iovec *iov, int n, off_t at) {
     file_begin(f, fd);
     ssize_t r = file_known_error(f);
-    if (r == 0 && !file_is_native(f) && file_has_spawned(f) && appends(fd)) {
+    if (r == 0 && !file_is_native(f) && staging_ends(f, fd)) {
         r = file_settle_locked(f, fd);
         f->native = true;
     }
