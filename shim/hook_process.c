@@ -27,7 +27,7 @@ static void settle_all(void) {
 
 // Will the program started with `envp` carry the shim? Without it, it sees only what is published.
 static bool carries_shim(char *const envp[]) {
-    for (char *const *e = envp; e != NULL && *e != NULL; e++) {
+    for (char *const *e = envp; e != NULL && guard_readable(e) && *e != NULL && guard_readable(*e); e++) {
         if (strncmp(*e, "LD_PRELOAD=", 11) == 0 && strstr(*e, "libfastckpt") != NULL) {
             return true;
         }

@@ -40,7 +40,8 @@ static bool answered(int dirfd, const char *path, int flags, struct stat *st, in
         if (flags & AT_SYMLINK_NOFOLLOW) {
             names_before_walk(dirfd, path);
         }
-        return false;
+        *ret = lent.error < 0 ? (int)hook_ret(lent.error) : 0;
+        return lent.error < 0;
     }
     *ret = (int)hook_ret(stat_lent(&lent, st));
     return true;
@@ -97,11 +98,19 @@ int hook_fstat(int fd, struct stat *st) {
 }
 
 static bool by_descriptor(const char *path, int flags) {
-    return (flags & AT_EMPTY_PATH) && (path == NULL || path[0] == '\0');
+    return (flags & AT_EMPTY_PATH) && (path == NULL || (guard_readable(path) && path[0] == '\0'));
+}
+
+// Is the answer the kernel's, whatever `path` is? One question, before a program's pointer is looked at.
+static inline bool plain(int dirfd) {
+    return LIKELY(fd_peek(dirfd) == NULL && names_native() && !client_owns_fd(dirfd));
 }
 
 int hook_fstatat(int dirfd, const char *path, struct stat *st, int flags) {
     int r;
+    if (plain(dirfd)) {
+        return (int)NATIVE(fstatat, RAW_FSTATAT, dirfd, path, st, flags);
+    }
     if (!by_descriptor(path, flags) && answered(dirfd, path, flags, st, &r)) {
         return r;
     }
@@ -130,6 +139,9 @@ int hook___fxstat(int ver, int fd, struct stat *st) {
 
 int hook___fxstatat(int ver, int dirfd, const char *path, struct stat *st, int flags) {
     int r;
+    if (plain(dirfd)) {
+        return (int)NATIVE_OR(__fxstatat, RAW(RAW_FSTATAT, dirfd, path, st, flags), ver, dirfd, path, st, flags);
+    }
     if (!by_descriptor(path, flags) && answered(dirfd, path, flags, st, &r)) {
         return r;
     }
@@ -147,23 +159,39 @@ static void put_statx(struct statx *x, const struct stat *st) {
     x->stx_atime.tv_nsec = (uint32_t)st->st_atim.tv_nsec;
 }
 
-int hook_statx(int dirfd, const char *path, int flags, unsigned mask, struct statx *x) {
+// By name. True: *ret is libc's result.
+static bool statx_answered(int dirfd, const char *path, int flags, unsigned mask, struct statx *x, int *ret) {
     struct lent lent;
-    if (!by_descriptor(path, flags) && !names_native() &&
-        names_lend(dirfd, path, !(flags & AT_SYMLINK_NOFOLLOW), 0, &lent)) {
-        struct stat st;
-        flags |= AT_EMPTY_PATH;
-        long r = lent.fd < 0 ? -ENOENT : NATIVE(statx, SYS_statx, lent.fd, "", flags, mask, x) == 0 ? 0 : -errno;
-        r = r == 0 ? stat_lent(&lent, &st) : (names_return(&lent), r);
-        if (r == 0) {
-            put_statx(x, &st);
+    struct stat st;
+    if (names_native()) {
+        return false;
+    }
+    if (!names_lend(dirfd, path, !(flags & AT_SYMLINK_NOFOLLOW), 0, &lent)) {
+        if (flags & AT_SYMLINK_NOFOLLOW) {
+            names_before_walk(dirfd, path);
         }
-        return (int)hook_ret(r);
+        *ret = lent.error < 0 ? (int)hook_ret(lent.error) : 0;
+        return lent.error < 0;
     }
-    if (!by_descriptor(path, flags) && (flags & AT_SYMLINK_NOFOLLOW) && !names_native()) {
-        names_before_walk(dirfd, path);
+    flags |= AT_EMPTY_PATH;
+    long r = lent.fd < 0 ? -ENOENT : NATIVE(statx, SYS_statx, lent.fd, "", flags, mask, x) == 0 ? 0 : -errno;
+    r = r == 0 ? stat_lent(&lent, &st) : (names_return(&lent), r);
+    if (r == 0) {
+        put_statx(x, &st);
     }
-    int r = (int)NATIVE(statx, SYS_statx, dirfd, path, flags, mask, x);
+    *ret = (int)hook_ret(r);
+    return true;
+}
+
+int hook_statx(int dirfd, const char *path, int flags, unsigned mask, struct statx *x) {
+    int r;
+    if (plain(dirfd)) {
+        return (int)NATIVE(statx, SYS_statx, dirfd, path, flags, mask, x);
+    }
+    if (!by_descriptor(path, flags) && statx_answered(dirfd, path, flags, mask, x, &r)) {
+        return r;
+    }
+    r = (int)NATIVE(statx, SYS_statx, dirfd, path, flags, mask, x);
     struct stat st;
     if (r == 0 && by_descriptor(path, flags) && UNLIKELY(fd_peek(dirfd) != NULL || x->stx_nlink == 0) &&
         os_fstat(dirfd, &st) == 0) {
@@ -176,8 +204,12 @@ int hook_statx(int dirfd, const char *path, int flags, unsigned mask, struct sta
 // access of a lent inode goes by its path in /proc: there is no form for descriptors in older kernels.
 static bool access_answered(int dirfd, const char *path, int mode, int flags, int *ret) {
     struct lent lent;
-    if (names_native() || !names_lend(dirfd, path, !(flags & AT_SYMLINK_NOFOLLOW), 0, &lent)) {
+    if (names_native()) {
         return false;
+    }
+    if (!names_lend(dirfd, path, !(flags & AT_SYMLINK_NOFOLLOW), 0, &lent)) {
+        *ret = lent.error < 0 ? (int)hook_ret(lent.error) : 0;
+        return lent.error < 0;
     }
     flags &= ~AT_SYMLINK_NOFOLLOW;
     *ret = real.faccessat != NULL ? real.faccessat(AT_FDCWD, lent.path, mode, flags)

@@ -4,7 +4,9 @@
 // system it is on, watches, handles, and what makes a name that is no regular file. A captured or pending name is
 // answered by its inode where that is the same, by text, or it is published first (design 5).
 
+#include "../core/log.h"
 #include "hook_inside.h"
+#include "lost.h"
 #include "namecalls.h"
 
 #include <limits.h>
@@ -38,14 +40,81 @@ static int not_a_link(int dirfd, const char *path) {
     return s == NAME_OPEN || s == NAME_PENDING ? -EINVAL : s == NAME_ABSENT || s == NAME_NO_DIR ? -ENOENT : 0;
 }
 
+// `path` behind `word`, or NULL: it does not begin with it.
+static const char *behind(const char *path, const char *word) {
+    size_t n = strlen(word);
+    return path != NULL && strncmp(path, word, n) == 0 ? path + n : NULL;
+}
+
+static const char *behind_digits(const char *path) {
+    const char *p = path;
+    while (p != NULL && *p >= '0' && *p <= '9') {
+        p++;
+    }
+    return p != path ? p : NULL;
+}
+
+// The descriptor of this process that a path in /proc or /dev is about, or -1.
+static int named_descriptor(const char *path) {
+    char own[32];
+    log_format(own, sizeof own, "/proc/%d/", os_getpid());
+    const char *const tops[] = {"/proc/self/", "/proc/thread-self/", "/dev/", own};
+    const char *p = NULL;
+    for (size_t i = 0; p == NULL && i < ARRAY_LEN(tops); i++) {
+        p = behind(path, tops[i]);
+    }
+    const char *task = behind_digits(behind(p, "task/"));
+    p = behind(task != NULL && *task == '/' ? task + 1 : p, "fd/");
+    const char *end = behind_digits(p);
+    int fd = 0;
+    while (end != NULL && *end == '\0' && p < end && fd < FDTABLE_MAX) {
+        fd = fd * 10 + (*p++ - '0');
+    }
+    return end != NULL && p == end ? fd : -1;
+}
+
+// What such a link says of a captured file that has no name yet: the one that it will have. Its length, or 0. `text`
+// has PATH_MAX bytes.
+static size_t name_behind(const char *path, char *text) {
+    if (LIKELY(names_native()) || !guard_readable(path) || path[0] != '/') {
+        return 0;
+    }
+    struct file *f = hook_captured(named_descriptor(path));
+    if (f == NULL || f->followed || f->published || f->closed || f->inherited || f->dropped) {
+        return 0;
+    }
+    guard_depth++;
+    int dir = lost_pin_dir(f);
+    int n = dir < 0 ? dir : policy_text(dir, f->name, text, PATH_MAX);
+    if (dir >= 0) {
+        lost_unpin_dir(f);
+    }
+    guard_depth--;
+    return n > 0 ? (size_t)n : 0;
+}
+
+// The kernel has answered, so `buf` is there.
+static ssize_t by_name(ssize_t r, const char *path, char *buf, size_t len) {
+    char text[PATH_MAX];
+    size_t n = r < 0 ? 0 : name_behind(path, text);
+    if (LIKELY(n == 0)) {
+        return r;
+    }
+    n = n < len ? n : len;
+    memcpy(buf, text, n);
+    return (ssize_t)n;
+}
+
 ssize_t hook_readlink(const char *path, char *buf, size_t len) {
     int r = not_a_link(AT_FDCWD, path);
-    return r < 0 ? hook_ret(r) : NATIVE_OR(readlink, RAW(SYS_readlinkat, AT_FDCWD, path, buf, len), path, buf, len);
+    return r < 0 ? hook_ret(r)
+                 : by_name(NATIVE_OR(readlink, RAW(SYS_readlinkat, AT_FDCWD, path, buf, len), path, buf, len), path,
+                           buf, len);
 }
 
 ssize_t hook_readlinkat(int dirfd, const char *path, char *buf, size_t len) {
     int r = not_a_link(dirfd, path);
-    return r < 0 ? hook_ret(r) : NATIVE(readlinkat, SYS_readlinkat, dirfd, path, buf, len);
+    return r < 0 ? hook_ret(r) : by_name(NATIVE(readlinkat, SYS_readlinkat, dirfd, path, buf, len), path, buf, len);
 }
 
 ssize_t hook___readlink_chk(const char *path, char *buf, size_t len, size_t cap) {
@@ -69,8 +138,11 @@ ssize_t hook___readlinkat_chk(int dirfd, const char *path, char *buf, size_t len
 static int canonical(const char *path, char *text) {
     struct place p;
     struct stat st;
-    int n = 0;
-    enum name_state s = path == NULL || names_native() ? NAME_NONE : names_state(AT_FDCWD, path, true);
+    int n = path != NULL ? (int)name_behind(path, text) : 0;
+    enum name_state s = n > 0 || path == NULL || names_native() ? NAME_NONE : names_state(AT_FDCWD, path, true);
+    if (n > 0) {
+        return n + 1;
+    }
     if (s == NAME_ABSENT || s == NAME_NO_DIR) {
         return -ENOENT;
     }

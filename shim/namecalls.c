@@ -13,6 +13,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <string.h>
 
 #define OPENED_MAX 64
@@ -247,9 +248,37 @@ static void lend_nothing(struct lent *l) {
     log_format(l->path, sizeof l->path, "/proc/self/fd/-1");
 }
 
+// Does the path lead through a captured or pending file, which the kernel does not find? -ENOTDIR, or 0.
+static int through_file(int dirfd, const char *path) {
+    char text[PATH_MAX];
+    size_t n = strnlen(path, PATH_MAX);
+    int r = 0;
+    if (n == PATH_MAX) {
+        return 0;
+    }
+    memcpy(text, path, n + 1);
+    while (r == 0 && n > 0) {
+        while (n > 0 && text[n - 1] != '/') {
+            n--;
+        }
+        while (n > 0 && text[n - 1] == '/') {
+            n--;
+        }
+        text[n] = '\0';
+        struct place p;
+        if (n > 0 && place_find(&p, dirfd, text, true) == 0) {
+            r = hidden_from_kernel(names_word(&p)) ? -ENOTDIR : 0;
+            n = 0;
+            place_close(&p);
+        }
+    }
+    return r;
+}
+
 int names_lend(int dirfd, const char *path, bool follow, unsigned flags, struct lent *ret) {
     struct place p;
     uint64_t word;
+    ret->error = 0;
     if (!guard_readable(path) || guard_foreign()) {
         return 0;
     }
@@ -263,6 +292,8 @@ int names_lend(int dirfd, const char *path, bool follow, unsigned flags, struct 
     }
     if (r == 0) {
         place_close(&p);
+    } else if (r != PLACE_GONE) {
+        ret->error = through_file(dirfd, path);
     }
     guard_depth--;
     return hit;
@@ -366,7 +397,9 @@ int names_before_open(int dirfd, const char *path, int flags, struct lent *ret) 
         r = open_hidden(&p, word, flags, ret);
         place_close(&p);
     } else {
-        r = r == PLACE_GONE ? -ENOENT : 0;
+        size_t n = strnlen(path, PATH_MAX);
+        bool makes_dir = (flags & O_CREAT) && n > 0 && path[n - 1] == '/'; // that error comes first
+        r = r == PLACE_GONE ? -ENOENT : makes_dir ? 0 : through_file(dirfd, path);
     }
     guard_depth--;
     return r;

@@ -44,6 +44,7 @@ struct lent {
     bool pending;          // closed
     uint64_t hash;         // of the name, as in the table
     char path[32];         // "/proc/self/fd/N": for calls that want a path
+    int error;             // where nothing is lent: 0, or what the kernel cannot know (-ENOTDIR, below a hidden file)
 };
 
 /** The table's word for the name, 0 if it is native (or nobody lives who could say). */

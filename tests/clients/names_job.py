@@ -456,4 +456,42 @@ def bad_pointer():
     digest("m.pt")
 
 
+def wild_pointers():
+    libc = ctypes.CDLL(None, use_errno=True)
+    wild, st, argv = ctypes.c_void_p(8), ctypes.create_string_buffer(512), (ctypes.c_char_p * 2)(b"true", None)
+    fd = os.open("o.pt", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    for name, args in (("execve", (b"/bin/true", argv, wild)), ("execve", (wild, argv, None)),
+                       ("fstatat", (fd, wild, st, 0x1000)), ("fstatat", (-100, wild, st, 0)),
+                       ("statx", (fd, wild, 0x1000, 0x7ff, st)), ("stat", (wild, st)), ("open", (wild, 0)),
+                       ("readlink", (wild, st, 100)), ("readlink", (b"/proc/self/fd/%d" % fd, wild, 100))):
+        ctypes.set_errno(0)
+        say(name, getattr(libc, name)(*args), os.strerror(ctypes.get_errno()))
+    os.close(fd)
+
+
+def below_a_file():
+    fd = os.open("o.pt", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    for closed in (False, True):
+        for path in ("o.pt/x", "o.pt/", "o.pt/.", "o.pt/x/y", "o.pt//", os.path.abspath("o.pt/x")):
+            for call in (os.stat, os.lstat, lambda p: os.open(p, os.O_RDONLY), lambda p: os.open(p, os.O_RDWR),
+                         lambda p: os.open(p, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)):
+                try:
+                    say(path[-8:], call(path))
+                except OSError as e:
+                    say(path[-8:], e.strerror)
+        closed or os.close(fd)
+
+
+def descriptor_links():
+    save("old.pt", 3000)
+    for name in ("new.pt", "old.pt"):
+        with open(name, "wb") as f:
+            for n in ("/proc/self/fd/%d", "/dev/fd/%d", "/proc/thread-self/fd/%d", "/proc/%d/fd/" % os.getpid() + "%d"):
+                n %= f.fileno()
+                say([p == os.path.abspath(name) for p in (os.readlink(n), os.path.realpath(n))])
+            libc = ctypes.CDLL(None)
+            libc.realpath.restype = ctypes.c_char_p
+            say(libc.realpath(b"/proc/self/fd/%d" % f.fileno(), None) == os.fsencode(os.path.abspath(name)))
+
+
 globals()[sys.argv[1]]()

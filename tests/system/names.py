@@ -18,7 +18,8 @@ from fc import *  # noqa: E402,F403
 JOB = os.path.join(CLIENTS, "names_job.py")
 SCENES = ("umask_077 mode_kept setgid_directory acl xattr symlink dangling long_names odd_names relative dirfd dots "
           "directory_mtime times read_back torch_load over_and_over hard_link copy_after rmtree_after rename_after "
-          "special_files truncate_and_chmod readonly_directory holes bad_pointer").split()
+          "special_files truncate_and_chmod readonly_directory holes bad_pointer wild_pointers below_a_file "
+          "descriptor_links").split()
 if IS_ROOT:
     SCENES.append("owner")
 boxes = {}
