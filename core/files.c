@@ -117,6 +117,7 @@ int files_open(struct engine *e, const struct entry *en) {
     // A followed file is only synced: with the program's description kept, a flock of the program's would outlive it.
     f->fd_prog = followed && ours ? 0 : en->fds[0];
     f->fd_dir = en->fds[1];
+    f->fd_to = o->flags & OPEN_REPLACES ? en->fds[2] : 0;
     f->dev = s.st_dev;
     f->ino = s.st_ino;
     f->dir_dev = d.st_dev;

@@ -9,7 +9,8 @@
 //
 // Who sends descriptors, in this order:
 //   HELLO   question: pidfd of the sender.  answer: staging (read-write), numbers (read-write), tables (read-only)
-//   OPEN    question: the program's description (write-only is enough), its directory (O_PATH)
+//   OPEN    question: the program's description (write-only is enough), its directory (O_PATH), with OPEN_REPLACES the
+//           older file, open for writing
 //   LEND    question: the directory (O_PATH).  answer: the file (engine's own description or the program's)
 //   WAIT    question with WAIT_DIR: the directory (O_PATH)
 //   REMOVE  question: the directory, and the inode under the name, if there is one (all O_PATH)

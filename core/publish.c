@@ -254,6 +254,9 @@ void publish_names(struct state *st, const uint32_t *slots, unsigned n, int *res
         result[i] = change ? change_one(st, f) : name_one(st, f, &new_name);
         if (result[i] == 0) {
             *(volatile uint32_t *)&f->linked = 1;
+            if (!change) {
+                state_close_fd(&f->fd_to); // a replaced file goes here, in no loop, and its space is free
+            }
             times.want = new_name && later(&f->opened, &times.want) ? f->opened : times.want;
         } else {
             // Those behind it in this batch must not replace anything either: the loop thread learns of it later.

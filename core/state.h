@@ -82,7 +82,8 @@ struct file_slot {
     int32_t error;             // negative errno: failed, never published
     uint64_t dev, ino;         // of the inode
     uint64_t dir_dev, dir_ino; // of the directory
-    int32_t fd_to;             // RENAME: the directory of `to`, O_PATH
+    int32_t fd_to;             // RENAME: the directory of `to`, O_PATH. FILE: the older file, open for writing as it
+                               // would be natively: a watcher hears of its close behind the publish
     uint32_t base;             // RENAME of a captured file: its slot,
     uint64_t base_id;          // ... and id; 0: none
     uint64_t to_dev, to_ino;   // RENAME

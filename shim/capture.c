@@ -94,8 +94,8 @@ static int enlist(struct place *p, const struct request *rq, int fd, const struc
         memcpy(o->hidden, s->hidden, sizeof o->hidden);
     }
     describe_caller(rq->caller, o->where, sizeof o->where);
-    const int fds[] = {fd, p->dir};
-    int r = client_ask(&q, fds, 2, NULL, NULL, OPEN_WAIT_MS);
+    const int fds[] = {fd, p->dir, s != NULL ? s->old : -1};
+    int r = client_ask(&q, fds, fds[2] >= 0 ? 3 : 2, NULL, NULL, OPEN_WAIT_MS);
     if (r < 0) {
         file_put(f);
         return r;
@@ -222,6 +222,7 @@ static int open_shadow(struct place *p, const struct request *rq, const struct l
         shadow_drop(p, &s);
         return native(p, rq);
     }
+    shadow_forget_old(&s);
     return s.fd;
 }
 

@@ -125,6 +125,14 @@ void shadow_drop(const struct place *p, struct shadow *s) {
         os_unlinkat(p->dir, s->hidden, 0);
     }
     os_close(s->fd);
+    shadow_forget_old(s);
+}
+
+void shadow_forget_old(struct shadow *s) {
+    if (s->old >= 0) {
+        os_close(s->old);
+    }
+    s->old = -1;
 }
 
 // Can what stands under the name be replaced without anybody noticing?
@@ -158,10 +166,12 @@ static int may_open(int fd, int flags) {
     return r < 0 ? r : os_close(r);
 }
 
-// A shadow that replaces the inode open as `old`.
+// A shadow that replaces the inode open as `old`, which becomes the shadow's.
 static int make_over(const struct place *p, int old, const struct stat *st, int flags, struct shadow *s) {
+    s->old = old;
     s->fd = make_inode(p, flags, 0600, s->hidden);
     if (s->fd < 0) {
+        shadow_forget_old(s);
         return SHADOW_NATIVE; // a directory that is not writable, no space: the native open may still succeed
     }
     if (copy_meta(old, st, s->fd) < 0) {
@@ -176,6 +186,7 @@ int shadow_make(const struct place *p, int base, bool gone, int flags, mode_t mo
     struct stat st;
     int r = gone ? -ENOENT : base >= 0 ? os_fstat(base, &st) : os_fstatat(p->dir, p->name, &st, AT_SYMLINK_NOFOLLOW);
     s->replaces = false;
+    s->old = -1;
     if (r == -ENOENT && (flags & O_CREAT)) {
         s->fd = make_inode(p, flags, mode, s->hidden);
         return s->fd < 0 ? SHADOW_NATIVE : 0;
@@ -185,16 +196,12 @@ int shadow_make(const struct place *p, int base, bool gone, int flags, mode_t mo
     }
     if (base >= 0) {
         r = may_open(base, flags);
-        return r < 0 ? r : make_over(p, base, &st, flags, s);
+        r = r < 0 ? r : os_fcntl(base, F_DUPFD_CLOEXEC, base);
+        return r < 0 ? r : make_over(p, r, &st, flags, s);
     }
     if (!replaceable(p, &st)) {
         return SHADOW_NATIVE;
     }
     int old = open_old(p, &st, flags);
-    if (old < 0) {
-        return old;
-    }
-    r = make_over(p, old, &st, flags, s);
-    os_close(old);
-    return r;
+    return old < 0 ? old : make_over(p, old, &st, flags, s);
 }

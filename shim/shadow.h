@@ -12,6 +12,7 @@
 
 struct shadow {
     int fd;                // the program's
+    int old;               // the file to be replaced, as the program would have opened it, at a high number; -1: none
     bool replaces;         // an older file is to be replaced
     char hidden[NAME_CAP]; // its name where the file system has no O_TMPFILE, else ""
 };
@@ -23,7 +24,9 @@ struct shadow {
  * or the error that the native open has.
  */
 int shadow_make(const struct place *p, int base, bool gone, int flags, mode_t mode, struct shadow *s);
-/** Undoes it. */
+/** Closes `old`: once the engine has it, or nobody is to. */
+void shadow_forget_old(struct shadow *s);
+/** Undoes all. */
 void shadow_drop(const struct place *p, struct shadow *s);
 
 /** Is the directory on a file system where nothing is gained (tmpfs, proc, FUSE ...)? */

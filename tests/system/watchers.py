@@ -3,8 +3,9 @@
 #
 # Proves what a watcher without the shim (inotify on the directory) notices of saves under it, and that a reader with it
 # sees an open file grow. Natively a new file comes as IN_CREATE, IN_MODIFY, IN_CLOSE_WRITE, a renamed one as
-# IN_MOVED_TO. Under the shim a new name comes as IN_CREATE and a replaced one as IN_MOVED_TO, once, with all its bytes;
-# IN_CLOSE_WRITE comes with a name like "#1234". Cannot see: fanotify, watches on the file itself.
+# IN_MOVED_TO. Under the shim a new name comes as IN_CREATE and a replaced one as IN_MOVED_TO, once, with all its bytes.
+# IN_CLOSE_WRITE of a replaced one follows that; of a new one it has a name like "#1234". Cannot see: fanotify, watches
+# on the file itself.
 # backends: uring threads
 import ctypes
 import os
@@ -119,6 +120,8 @@ def each_noticed(box, pause):
     for m, n, content in w.seen:
         if m & (IN_CREATE | IN_MOVED_TO) and n != "t.tmp":
             assert content == COMPLETE[n], "%s is noticed with %s, not %s" % (n, content, COMPLETE[n])
+    closed = [(n, c) for m, n, c in w.seen if m & IN_CLOSE_WRITE and n != "t.tmp"]
+    assert closed == [("old.bin", COMPLETE["old.bin"])], "IN_CLOSE_WRITE: %s" % closed
     order = [n for m, n, _ in w.seen if m & (IN_CREATE | IN_MOVED_TO) and n != "t.tmp"]
     assert order == ["new.bin", "small.json", "old.bin", "renamed.bin", "latest", "last.bin"], order
 
