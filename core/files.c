@@ -52,6 +52,12 @@ int files_made_before(const struct engine *e, uint64_t number) {
     return -ENOENT;
 }
 
+/** Now, by the kernel's clock for the times of inodes. */
+static struct timespec inode_time(void) {
+    int64_t now = os_now_ns(CLOCK_REALTIME_COARSE);
+    return (struct timespec){now / 1000000000, now % 1000000000};
+}
+
 int files_free_slot(const struct engine *e, const struct entry *en) {
     if (e->n_free_files == 0) {
         return -ENFILE;
@@ -63,8 +69,7 @@ int files_free_slot(const struct engine *e, const struct entry *en) {
     f->root = e->p.st->clients[en->client].root;
     f->id = en->msg.number;
     f->name[0] = f->hidden[0] = f->to[0] = f->where[0] = '\0';
-    int64_t now = os_now_ns(CLOCK_REALTIME_COARSE); // the kernel's clock for inode times
-    f->opened = (struct timespec){now / 1000000000, now % 1000000000};
+    f->opened = inode_time();
     return (int)slot;
 }
 
@@ -154,6 +159,7 @@ void files_close(struct engine *e, unsigned slot, const struct msg *m) {
         return;
     }
     f->close_flags = c->flags;
+    f->closed = inode_time();
     f->atime = c->atime;
     f->mtime = c->mtime;
     f->size_end = c->size > 0 ? c->size : f->size_end; // of what was not settled: before, it may have been truncated

@@ -96,6 +96,23 @@ static int replace(const struct file_slot *f) {
     return r;
 }
 
+static bool later(const struct timespec *a, const struct timespec *b) {
+    return a->tv_sec > b->tv_sec || (a->tv_sec == b->tv_sec && a->tv_nsec > b->tv_nsec);
+}
+
+/** Has somebody without us (a library loaded by dlmopen, another machine) put another file under the name since ours
+ *  was closed? Natively the later one stays. What ours was opened over is held open, so its number is no other's. */
+static bool beaten(const struct file_slot *f) {
+    struct stat s, old;
+    if (f->state != FILE_CLOSED || os_fstatat(f->fd_dir, f->name, &s, AT_SYMLINK_NOFOLLOW) < 0 ||
+        (f->fd_to > 0 && os_fstat(f->fd_to, &old) == 0 && old.st_ino == s.st_ino && old.st_dev == s.st_dev) ||
+        later(&f->closed, &s.st_ctim)) {
+        return false;
+    }
+    log_info("%s: not published: somebody has made another file of that name since it was closed", f->name);
+    return true;
+}
+
 /** `*new_name`: a name was made where there was none. */
 static int name_one(struct state *st, struct file_slot *f, bool *new_name) {
     bool redone = st->generation > 1 && is_our_inode(f, f->fd_dir, f->name);
@@ -107,12 +124,12 @@ static int name_one(struct state *st, struct file_slot *f, bool *new_name) {
         if (state_behind_failure(st, f->publish) && os_fstatat(f->fd_dir, f->name, &s, AT_SYMLINK_NOFOLLOW) == 0) {
             return -ECANCELED;
         }
-        return io_calls.renameat(f->fd_dir, f->hidden, f->fd_dir, f->name);
+        return beaten(f) ? 0 : io_calls.renameat(f->fd_dir, f->hidden, f->fd_dir, f->name);
     }
     int r = io_calls.link_fd(f->fd_own, f->fd_dir, f->name);
     *new_name = r == 0;
     if (r == -EEXIST) {
-        r = state_behind_failure(st, f->publish) ? -ECANCELED : replace(f);
+        r = state_behind_failure(st, f->publish) ? -ECANCELED : beaten(f) ? 0 : replace(f);
     }
     // The directory was deleted with all in it, as it would have been natively; or this inode was published by an
     // engine that died, and replaced since.
@@ -157,10 +174,6 @@ struct dir_times {
     uint64_t dev, ino;
     struct timespec want;
 };
-
-static bool later(const struct timespec *a, const struct timespec *b) {
-    return a->tv_sec > b->tv_sec || (a->tv_sec == b->tv_sec && a->tv_nsec > b->tv_nsec);
-}
 
 static void put_mtime_back(struct dir_times *d) {
     if (d->fd > 0) {

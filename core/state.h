@@ -105,7 +105,7 @@ struct file_slot {
     uint64_t size_end;         // end of the last byte handed over
     uint64_t reserved;         // space is reserved up to here
     uint64_t reserve_tried;    // and was asked for up to here: what fails for lack of space keeps what it got
-    struct timespec atime, mtime, opened;
+    struct timespec atime, mtime, opened, closed;
     char name[NAME_CAP];
     char hidden[NAME_CAP];
     char to[NAME_CAP];

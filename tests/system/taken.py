@@ -4,9 +4,10 @@
 # timeout: 100
 #
 # Proves that a program can go on with a file that is closed and not yet published (append, r+, zip and HDF5 in append
-# mode, memmap, times) without a wait for what was closed before, and that nothing is lost when it or the engine is
-# killed meanwhile. How: jobs on a throttled disk behind a large save, natively and under the shim. Cannot
-# see a machine that dies: what is written to a name that is not a whole new file has no such promise.
+# mode, memmap, times) without a wait for what was closed before, that nothing is lost when it or the engine is killed
+# meanwhile, and that a stranger's later file of such a name stays. How: jobs on a throttled disk behind a large save,
+# natively and under the shim. Cannot see a machine that dies: what is written to a name that is not a whole new file
+# has no such promise.
 
 import os
 import signal
@@ -93,6 +94,19 @@ f.write(b' and more')
 f.close()
 """
 
+STRANGER = HEAD + """
+for name in ('new', 'old'):
+    f = open(name, 'wb'); f.write(b'first'); f.close()
+save('big', 16 << 20)
+for name in ('new', 'old', 'late'):
+    os.path.exists(name)
+    f = open(name, 'wb'); f.write(b'ours'); f.close()
+f = open('before', 'wb'); f.write(b'ours')
+say('closed')
+sys.stdin.readline()
+f.close()
+"""
+
 
 class Rig:
     """A box on a slow disk."""
@@ -166,5 +180,26 @@ def killed(rig, box):
     assert s["failures"] == 0, "%s %s" % (s, box.engine_log())
 
 
+def stranger(rig, box):
+    """Somebody without the shim makes a file of a name that is pending: the later one stays, as natively."""
+    p = box.start([PYTHON, "-c", STRANGER], stdin=-1)
+    assert p.stdout.readline() == "closed\n", p.stderr.read()
+    time.sleep(0.02)
+    for name in ("old", "late", "before"):
+        with open(os.path.join(box.d, "tmp"), "w") as f:
+            f.write("theirs")
+        os.rename(os.path.join(box.d, "tmp"), os.path.join(box.d, name))
+    assert box.status()["pending_files"] >= 3, "nothing was pending any more"
+    time.sleep(0.02)
+    p.communicate("go\n")
+    assert p.returncode == 0 and box.wait().rc == 0
+    got = {}
+    for name in ("new", "old", "late", "before"):
+        with open(os.path.join(box.d, name)) as f:
+            got[name] = f.read()
+    assert got == {"new": "ours", "old": "theirs", "late": "theirs", "before": "ours"}, got
+    assert "late: not published" in box.engine_log() and not box.leftovers(), box.engine_log()
+
+
 run_cases([("%s-%s" % (fn.__name__, io), lambda fn=fn, io=io, uid=uid: with_rig(fn, io, uid))
-           for fn in (ways, quick, killed) for io, uid in (("uring", None), ("threads", USER))])
+           for fn in (ways, quick, killed, stranger) for io, uid in (("uring", None), ("threads", USER))])

@@ -148,6 +148,7 @@ static void save(struct rig *r, unsigned slot, const char *name, uint64_t number
     f->dir_ino = s.st_ino;
     f->id = number;
     f->close_flags = 0;
+    f->closed.tv_sec = INT32_MAX; // behind whatever stands under the name
     f->mtime.tv_nsec = f->atime.tv_nsec = UTIME_OMIT;
     snprintf(f->name, sizeof f->name, "%s", name);
     f->state = FILE_OPEN;
