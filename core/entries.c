@@ -212,6 +212,9 @@ static enum verdict do_sync(struct engine *e, struct entry *en) {
     if (en->state == ENTRY_RECORDED && !f->error) {
         if (publish && !f->linked) {
             f->shared |= f->client != en->client;
+            if (f->shared) { // its name shows what it holds: nothing may be staged any more
+                atomic_store(&e->p.t->files[slot].looked, 1);
+            }
             f->close_flags |= en->msg.scope & SYNC_SPAWNED ? CLOSE_SPAWNED : 0;
             commit_publish(&e->commit, slot, en->msg.number);
         } else {

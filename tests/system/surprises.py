@@ -62,7 +62,8 @@ import os, threading, time
 def saver(i):
     with open('s%d.pt' % i, 'wb', buffering=0) as f:
         for k in range(3):
-            f.write(b'x' * (64 << 20))
+            f.write(block)
+block = b'x' * (64 << 20)
 threads = [threading.Thread(target=saver, args=(i,)) for i in range(8)]
 for t in threads: t.start()
 print('saving', flush=True)
