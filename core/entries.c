@@ -183,23 +183,9 @@ static enum verdict do_settle(struct engine *e, struct entry *en) {
     return entries_say(e, en, f->error);
 }
 
-static struct file_slot *find_inode(struct engine *e, int fd) {
-    struct stat s;
-    if (fd <= 0 || os_fstat(fd, &s) < 0) {
-        return NULL;
-    }
-    for (unsigned i = 0; i < e->files_high; i++) {
-        struct file_slot *f = &e->p.st->files[i];
-        if (f->state == FILE_OPEN && f->ino == s.st_ino && f->dev == s.st_dev) {
-            return f;
-        }
-    }
-    return NULL;
-}
-
 static enum verdict do_sync(struct engine *e, struct entry *en) {
     bool inode = en->msg.scope & SYNC_INODE;
-    struct file_slot *f = inode ? find_inode(e, en->fds[0]) : files_find(e, &en->msg);
+    struct file_slot *f = inode ? files_find_inode(e, en->fds[0]) : files_find(e, &en->msg);
     if (!f || (f->client != en->client && !inode)) {
         return entries_say(e, en, f ? -ESTALE : 0);
     }

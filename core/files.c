@@ -26,6 +26,20 @@ struct file_slot *files_find(struct engine *e, const struct msg *m) {
     return f->state != FILE_FREE && f->id == m->file ? f : NULL;
 }
 
+struct file_slot *files_find_inode(struct engine *e, int fd) {
+    struct stat s;
+    if (fd <= 0 || os_fstat(fd, &s) < 0) {
+        return NULL;
+    }
+    for (unsigned i = 0; i < e->files_high; i++) {
+        struct file_slot *f = slot_file(e, i);
+        if (f->state == FILE_OPEN && f->ino == s.st_ino && f->dev == s.st_dev) {
+            return f;
+        }
+    }
+    return NULL;
+}
+
 bool files_any(const struct engine *e) {
     return e->n_free_files < FILES_MAX;
 }
