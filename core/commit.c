@@ -6,10 +6,12 @@
 
 #include "log.h"
 #include "names.h"
+#include "os.h"
 #include "publish.h"
 
 #include <assert.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <string.h>
 
 static struct file_slot *slot_file(const struct commit *c, unsigned slot) {
@@ -93,10 +95,25 @@ unsigned commit_before(const struct commit *c, uint64_t number, bool (*match)(co
     return n;
 }
 
+/** The directory of `f` with a '/' behind it, from its end if it is long; "" where there is no /proc. */
+static void directory_of(const struct file_slot *f, char *buf, size_t cap) {
+    char link[32], path[4096];
+    log_format(link, sizeof link, "/proc/self/fd/%d", f->fd_dir);
+    ssize_t n = os_readlinkat(AT_FDCWD, link, path, sizeof path - 1);
+    path[n > 0 ? n : 0] = '\0';
+    bool fits = n + 2 < (ssize_t)cap;
+    log_format(buf, cap, "%s%s%s", fits ? "" : "...", path + (fits ? 0 : n + 5 - (ssize_t)cap), n > 0 ? "/" : "");
+}
+
+/** What is under the name now. The publish or the program has just looked it up: the kernel has it in memory. */
 static const char *what_is_left(const struct file_slot *f) {
+    struct stat s;
     switch (f->kind) {
     case SLOT_FILE:
-        return f->flags & OPEN_FOLLOWED ? "it may not be durable" : "the new content is lost, an older file stays";
+        return f->flags & OPEN_FOLLOWED || f->linked ? "it may not be durable"
+               : os_fstatat(f->fd_dir, f->name, &s, AT_SYMLINK_NOFOLLOW) == 0
+                   ? "the new content is lost, an older file stays"
+                   : "the new content is lost, there is no file of that name";
     case SLOT_RENAME:
         return "it keeps its old name";
     default:
@@ -106,9 +123,14 @@ static const char *what_is_left(const struct file_slot *f) {
 
 static void remember_failure(struct state *st, const struct file_slot *f, int error, const char *what) {
     struct failure *x = &st->failures[st->n_failures % FAILURES_MAX];
+    char dir[128], retried[40] = "";
+    directory_of(f, dir, sizeof dir);
+    if (f->retry_ns) {
+        log_format(retried, sizeof retried, ", retried for %u s", retry_seconds(f));
+    }
     x->client = f->client;
     x->fetched = 0;
-    log_format(x->text, sizeof x->text, "%s: %s while %s%s%s%s; %s", f->name, log_errno(-error), what,
+    log_format(x->text, sizeof x->text, "%s%s: %s while %s%s%s%s%s; %s", dir, f->name, log_errno(-error), what, retried,
                f->where[0] ? " (opened by " : "", f->where, f->where[0] ? ")" : "", what_is_left(f));
     st->n_failures++;
     st->failures_total++;
@@ -236,7 +258,7 @@ static void sync_start(struct commit *c, const uint32_t *list, unsigned n) {
 
 static void publish_run(struct io_job *job) {
     struct commit *c = job->arg;
-    publish_names(c->p->st, c->batch, c->n_batch, c->batch_result);
+    c->n_named = publish_names(c->p->st, c->batch, c->n_batch, c->batch_result);
 }
 
 static const char *naming(const struct file_slot *f) {
@@ -249,13 +271,19 @@ static void publish_done(struct io_job *job) {
     for (unsigned i = 0; i < c->n_batch; i++) {
         unsigned slot = c->batch[i];
         struct file_slot *f = slot_file(c, slot);
+        struct retry *r = &c->run[slot].retry;
         c->run[slot].publishing = false;
+        if (i > c->n_named || (i == c->n_named && retry_later(c->p->st, f, r, c->batch_result[i]))) {
+            continue; // stays in its place
+        }
         c->run[slot].queued = false;
         remove_from(c->queue, &c->n_queue, slot);
         if (c->batch_result[i] < 0) {
             bool behind = c->batch_result[i] == -ECANCELED;
+            publish_give_up(f);
             commit_fail(c, slot, c->batch_result[i], behind ? "an earlier file had failed" : naming(f));
         } else {
+            retry_done(f, r);
             c->p->st->published += f->kind == SLOT_FILE;
             *(volatile uint32_t *)&f->done = 1; // before publish: a closed file must never be neither queued nor done
             f->publish = 0;
@@ -273,9 +301,10 @@ static void publish_start(struct commit *c) {
     for (unsigned i = 0; i < c->n_queue && c->n_batch < most; i++) {
         unsigned slot = c->queue[i];
         struct file_slot *f = slot_file(c, slot);
-        if (f->synced < f->publish || c->run[slot].syncing) {
+        if (f->synced < f->publish || c->run[slot].syncing || retry_early(&c->run[slot].retry, &c->wake_ns)) {
             break;
         }
+        retry_begin(f, &c->run[slot].retry);
         c->run[slot].publishing = true;
         c->batch[c->n_batch++] = slot;
     }
@@ -295,7 +324,9 @@ static void sort_out(struct commit *c) {
         unsigned slot = c->queue[i];
         struct file_slot *f = slot_file(c, slot);
         struct commit_run *r = &c->run[slot];
-        if ((f->error || f->dropped) && !r->syncing && !r->publishing) {
+        bool busy = r->syncing || r->publishing || (f->temporary && c->publishing);
+        if ((f->error || f->dropped) && !busy) {
+            publish_give_up(f);
             commit_forget(c, slot);
             c->on_done(c->arg, slot);
         } else {
@@ -305,6 +336,7 @@ static void sort_out(struct commit *c) {
 }
 
 void commit_pump(struct commit *c) {
+    c->wake_ns = 0;
     sort_out(c);
     sync_start(c, c->syncs, c->n_syncs); // somebody waits in an fsync: first
     sync_start(c, c->queue, c->n_queue);

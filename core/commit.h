@@ -24,6 +24,7 @@ struct commit_run {
     bool queued;
     bool publishing;
     uint64_t sync_to; // number that the sync job in hand serves
+    struct retry retry;
 };
 
 /** Files that one sync job makes durable. */
@@ -47,7 +48,8 @@ struct commit {
     uint32_t syncs[FILES_MAX]; // slots with an fsync wanted and no publish
     struct io_job publish_job;
     struct sync_batch sync_batches[SYNC_JOBS];
-    unsigned n_batch;
+    unsigned n_batch, n_named; // files in hand; those before the one that is to be tried again
+    int64_t wake_ns;           // when that one is due (CLOCK_MONOTONIC); 0: none
     bool publishing;
     uint32_t batch[PUBLISH_BATCH];
     int batch_result[PUBLISH_BATCH];
@@ -64,7 +66,7 @@ void commit_sync(struct commit *c, unsigned slot, uint64_t number);
 /** Has a closed file its length and times? From here on nothing changes its inode but the program. Else that is done
  *  before others; ask again when something has changed. */
 bool commit_prepared(struct commit *c, unsigned slot);
-/** Starts what can be started. Called once a turn of the loop. */
+/** Starts what can be started. Called once a turn of the loop, and at wake_ns. */
 void commit_pump(struct commit *c);
 /** Files still to be published with a number < `number`: any (NULL), or those that `match` accepts. */
 unsigned commit_before(const struct commit *c, uint64_t number, bool (*match)(const struct file_slot *, const void *),

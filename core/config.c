@@ -15,7 +15,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#define PREFIX "FASTCKPT_"
+#define PREFIX      "FASTCKPT_"
+#define SECONDS_MAX 86400
 
 // name, field of struct config, values, default, help. `values` says how a value is read: words with '|' between them
 // are numbered from 0 (the enums of config.h), the others are kinds of their own (parse_value).
@@ -31,6 +32,9 @@
         "names still change in order, each when its bytes are durable.")                                               \
     ROW(EXIT, exit, "wait|leave", "wait",                                                                              \
         "What a process does when it ends. wait: until its files are durable. leave: goes at once.")                   \
+    ROW(RETRY, retry, "seconds", "60",                                                                                 \
+        "How long a closed file that meets a full disk, a quota or an I/O error is tried again, while its bytes are "  \
+        "still in staging. What was closed after it waits. 0: it fails at once.")                                      \
     ROW(IO, io, "auto|uring|threads", "auto", "How the engine writes. auto: io_uring, or else threads.")               \
     ROW(DIRECT, direct, "auto|off", "auto", "Direct I/O. auto: where the file system is known to do it well.")         \
     ROW(LOG, log, "error|info|debug", "info", "How much is printed on stderr and in the engine's log.")                \
@@ -69,7 +73,8 @@ static int word_index(const char *words, const char *value) {
     }
 }
 
-static int parse_size(const char *s, uint64_t *ret) {
+// The digits at the start of `s`. How many bytes are left behind them, or an error.
+static int parse_number(const char *s, uint64_t *ret) {
     uint64_t v = 0;
     const char *p = s;
     for (; *p >= '0' && *p <= '9'; p++) {
@@ -77,9 +82,17 @@ static int parse_size(const char *s, uint64_t *ret) {
             return -ERANGE;
         }
     }
-    if (p == s) {
-        return -EINVAL;
+    *ret = v;
+    return p == s ? -EINVAL : (int)strlen(p);
+}
+
+static int parse_size(const char *s, uint64_t *ret) {
+    uint64_t v = 0;
+    int left = parse_number(s, &v);
+    if (left < 0) {
+        return left;
     }
+    const char *p = s + strlen(s) - left;
     static const char units[] = "kKmMgGtT";
     const char *unit = *p ? strchr(units, *p) : NULL;
     if (unit) {
@@ -136,6 +149,15 @@ static int parse_value(struct config *c, size_t row, const char *value, char *wh
         }
         assert(fields[row].size == sizeof size);
         memcpy(to, &size, sizeof size);
+        return 0;
+    }
+    if (strcmp(var->values, "seconds") == 0) {
+        uint64_t seconds;
+        if (parse_number(value, &seconds) != 0 || seconds > SECONDS_MAX) {
+            return bad(var, value, "a whole number of seconds, at most 86400", why, cap);
+        }
+        assert(fields[row].size == sizeof seconds);
+        memcpy(to, &seconds, sizeof seconds);
         return 0;
     }
     return parse_text(var, value, to, fields[row].size, why, cap);

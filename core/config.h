@@ -27,6 +27,7 @@ struct config {
     int direct;                   // enum config_direct
     int log;                      // enum log_level
     int report;                   // 0 or 1
+    uint64_t retry;               // seconds; 0: no retry
     int async_shared;             // 0 or 1
     int disable;                  // 0 or 1
     char runtime_dir[CONFIG_DIR_MAX]; // empty: the default of runtime.h

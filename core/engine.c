@@ -229,6 +229,14 @@ static bool keeper_is_gone(const struct engine *e) {
     return os_poll(&p, 1, 0) > 0;
 }
 
+/** Milliseconds until a step that has failed is due again, at most 200. */
+static int until_retry(const struct engine *e) {
+    int64_t a = e->writer.wake_ns, b = e->commit.wake_ns;
+    int64_t at = a == 0 || (b > 0 && b < a) ? b : a;
+    int64_t ms = at == 0 ? 200 : (at - os_now_ns(CLOCK_MONOTONIC) + 999999) / 1000000;
+    return ms > 200 ? 200 : ms > 0 ? (int)ms : 0;
+}
+
 static int turn_timeout(const struct engine *e) {
     if (e->n_inbox || e->progress) {
         return 0;
@@ -238,13 +246,13 @@ static int turn_timeout(const struct engine *e) {
             return 0;
         }
     }
-    return 200;
+    return until_retry(e);
 }
 
 static void turn(struct engine *e) {
     entries_turn(e);
     clients_turn(e);
-    if (e->progress) {
+    if (e->progress || until_retry(e) == 0) {
         e->progress = false;
         writer_pump(&e->writer);
         commit_pump(&e->commit);

@@ -24,9 +24,11 @@
 #include <sys/types.h>
 #include <time.h>
 
-#define MSG_MAGIC   0x6b636631u // changes with every change of a layout: both files come from one build
+#define MSG_MAGIC   0x6b636632u // changes with every change of a layout: both files come from one build
 #define MSG_FDS_MAX 3
 #define EXTENTS_MAX 16
+#define WHERE_CAP   240 // where the program opened a file, as text
+#define FAILURE_CAP 720 // the line that reports a failure
 
 enum msg_type {
     MSG_NONE = 0,
@@ -94,7 +96,7 @@ struct msg_open {
     struct timespec dir_mtime; // of the directory before the shadow was made
     char name[NAME_CAP];
     char hidden[NAME_CAP]; // with OPEN_HIDDEN
-    char where[160];       // where the program opened it, for the line that reports a failure; may be empty
+    char where[WHERE_CAP]; // where the program opened it, for the line that reports a failure; may be empty
 };
 
 struct msg_chunks { // BORROW: n = how many are wanted (answer: given). RETURN: given back
@@ -146,8 +148,12 @@ struct status {
     uint64_t staging_used;  // lent, handed over or in flight
     uint64_t published_files;
     uint64_t written_bytes;
-    char backend[16]; // "uring" or "threads"
-    char note[200];   // why a slower way was taken; may be empty
+    char backend[16];       // "uring" or "threads"
+    char note[200];         // why a slower way was taken; may be empty
+    uint32_t retrying;      // closed files with a failed step that is tried again
+    uint32_t retry_seconds; // since the first of these failures
+    char retry[NAME_CAP];   // the file that it held up
+    int32_t retry_error;    // and its errno, negative
 };
 
 struct msg_leave { // question: wait (0: do not). Answer: the rest
@@ -176,7 +182,7 @@ struct msg {
         struct msg_change change;
         struct msg_leave leave;
         struct status status;
-        char text[512]; // FAILURES
+        char text[FAILURE_CAP]; // FAILURES
     } u;
 };
 

@@ -6,6 +6,7 @@
 
 #include "log.h"
 #include "os.h"
+#include "retry.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -77,23 +78,35 @@ static bool is_our_inode(const struct file_slot *f, int dirfd, const char *name)
     return os_fstatat(dirfd, name, &s, AT_SYMLINK_NOFOLLOW) == 0 && s.st_dev == f->dev && s.st_ino == f->ino;
 }
 
-static int replace(const struct file_slot *f) {
+/** The hidden name is the same each time, so what a power cut leaves between the two steps goes with the next save. */
+static void temporary_name(const struct file_slot *f, char tmp[32]) {
+    log_format(tmp, 32, ".fastckpt-%lx", (unsigned long)fnv1a(FNV1A_INIT, f->name, strlen(f->name)));
+}
+
+void publish_give_up(struct file_slot *f) {
     char tmp[32];
-    log_format(tmp, sizeof tmp, ".fastckpt-%lx", (unsigned long)fnv1a(FNV1A_INIT, f->name, strlen(f->name)));
-    // The hidden name is the same each time, so what a power cut leaves between the two steps goes with the next save.
-    int r = io_calls.link_fd(f->fd_own, f->fd_dir, tmp);
-    if (r == -EEXIST) {
+    temporary_name(f, tmp);
+    if (f->temporary && !f->linked && is_our_inode(f, f->fd_dir, tmp)) {
         io_calls.unlinkat(f->fd_dir, tmp, 0);
+    }
+    f->temporary = 0;
+}
+
+/** An unnamed inode gets its first name once in its life: the hidden one stays while the rename may be tried again, and
+ *  is used by an engine that finds it. */
+static int replace(struct file_slot *f) {
+    char tmp[32];
+    int r = 0;
+    temporary_name(f, tmp);
+    *(volatile uint32_t *)&f->temporary = 1;
+    if (!is_our_inode(f, f->fd_dir, tmp)) {
         r = io_calls.link_fd(f->fd_own, f->fd_dir, tmp);
+        if (r == -EEXIST) {
+            io_calls.unlinkat(f->fd_dir, tmp, 0);
+            r = io_calls.link_fd(f->fd_own, f->fd_dir, tmp);
+        }
     }
-    if (r < 0) {
-        return r;
-    }
-    r = io_calls.renameat(f->fd_dir, tmp, f->fd_dir, f->name);
-    if (r < 0) {
-        io_calls.unlinkat(f->fd_dir, tmp, 0);
-    }
-    return r;
+    return r < 0 ? r : io_calls.renameat(f->fd_dir, tmp, f->fd_dir, f->name);
 }
 
 static bool later(const struct timespec *a, const struct timespec *b) {
@@ -249,7 +262,7 @@ static void sync_dirs(struct state *st, const uint32_t *slots, unsigned from, un
     }
 }
 
-void publish_names(struct state *st, const uint32_t *slots, unsigned n, int *result) {
+unsigned publish_names(struct state *st, const uint32_t *slots, unsigned n, int *result) {
     unsigned from = 0;
     struct dir_times times = {0};
     for (unsigned i = 0; i < n; i++) {
@@ -265,6 +278,12 @@ void publish_names(struct state *st, const uint32_t *slots, unsigned n, int *res
             note_mtime(&times, f);
         }
         result[i] = change ? change_one(st, f) : name_one(st, f, &new_name);
+        // Behind a file that was tried in vain, one attempt is enough: a long queue must not wait for each of them.
+        if (result[i] < 0 && f->state == FILE_CLOSED && !state_behind_failure(st, f->publish) &&
+            retry_allowed(st, f, result[i])) {
+            n = i;
+            break;
+        }
         if (result[i] == 0) {
             *(volatile uint32_t *)&f->linked = 1;
             if (!change) {
@@ -278,4 +297,5 @@ void publish_names(struct state *st, const uint32_t *slots, unsigned n, int *res
     }
     put_mtime_back(&times);
     sync_dirs(st, slots, from, n, result);
+    return n;
 }

@@ -14,8 +14,12 @@ int publish_sync(struct state *st, struct file_slot *f);
 /** Starts the writeback of what the program wrote itself, without waiting: for a batch, before its files are synced. */
 void publish_start_writeback(const struct file_slot *f);
 
+/** Takes away the hidden name that a file which will not be published may have. Not beside publish_names. */
+void publish_give_up(struct file_slot *f);
+
 /** Gives the `n` files their names, strictly in order, and makes the directories durable. `result[i]` is set for each;
- *  a failure does not stop the others, but replaces nothing behind itself. */
-void publish_names(struct state *st, const uint32_t *slots, unsigned n, int *result);
+ *  a failure does not stop the others, but replaces nothing behind itself. Returns `n`, or which one has failed and can
+ *  be tried again: nothing was done behind it. */
+unsigned publish_names(struct state *st, const uint32_t *slots, unsigned n, int *result);
 
 #endif

@@ -92,6 +92,7 @@ struct file_slot {
     uint64_t synced;           // ... done up to this number
     uint32_t linked;           // the name points to this inode
     uint32_t done;             // link and directory are durable
+    uint32_t temporary;        // it may have a hidden name, between the two steps of a replacement
     uint32_t dropped;          // the name was deleted: never published, nor written any more
     uint32_t unnamed;          // likewise by another process, while its own goes on writing
     uint32_t log;              // SYNC_LOG
@@ -105,17 +106,19 @@ struct file_slot {
     uint64_t size_end;         // end of the last byte handed over
     uint64_t reserved;         // space is reserved up to here
     uint64_t reserve_tried;    // and was asked for up to here: what fails for lack of space keeps what it got
+    int64_t retry_ns;          // when a step failed that is being tried again (CLOCK_MONOTONIC); 0: none
+    int32_t retry_error;       // with what
     struct timespec atime, mtime, opened, closed;
     char name[NAME_CAP];
     char hidden[NAME_CAP];
     char to[NAME_CAP];
-    char where[160];
+    char where[WHERE_CAP];
 };
 
 struct failure {
     uint32_t client;
     uint32_t fetched;
-    char text[480];
+    char text[FAILURE_CAP];
 };
 
 struct state {

@@ -111,10 +111,10 @@ static unsigned find_engines(const struct config *c, int *ret_dir, uint64_t *key
 static void print_json(const struct status *s) {
     printf("{\"keeper_pid\": %d, \"engine_pid\": %d, \"clients\": %u, \"pending_files\": %u, \"pending_bytes\": %lu, "
            "\"staging_bytes\": %lu, \"staging_used\": %lu, \"published_files\": %lu, \"failures\": %u, "
-           "\"restarts\": %u, \"written_bytes\": %lu, \"backend\": \"%s\"}\n",
+           "\"restarts\": %u, \"written_bytes\": %lu, \"retrying\": %u, \"backend\": \"%s\"}\n",
            s->keeper_pid, s->engine_pid, s->clients, s->pending_files, (unsigned long)s->pending_bytes,
            (unsigned long)s->staging_bytes, (unsigned long)s->staging_used, (unsigned long)s->published_files,
-           s->failures, s->restarts, (unsigned long)s->written_bytes, s->backend);
+           s->failures, s->restarts, (unsigned long)s->written_bytes, s->retrying, s->backend);
 }
 
 static void print_text(const struct status *s) {
@@ -126,6 +126,10 @@ static void print_text(const struct status *s) {
            (double)s->written_bytes / MIB);
     printf("  staging    %.0f of %.0f MiB in use\n", (double)s->staging_used / MIB, (double)s->staging_bytes / MIB);
     printf("  failures   %u\n", s->failures);
+    if (s->retrying) {
+        printf("  retrying   %u files, for %u s: %s: %s\n", s->retrying, s->retry_seconds, s->retry,
+               log_errno(-s->retry_error));
+    }
     if (s->note[0]) {
         printf("  note       %s\n", s->note);
     }

@@ -115,6 +115,19 @@ static void free_chunk(struct writer *w, unsigned chunk) {
     w->on_free(w->arg, chunk);
 }
 
+/** A chunk that could not be written goes back to its place in the order. */
+static void put_back(struct writer *w, struct file_run *r, unsigned chunk) {
+    uint64_t word = chunk_load(w->p, chunk);
+    uint32_t *at = &r->head;
+    while (*at && word_number(w, *at - 1) < chunk_word_number(word)) {
+        at = &w->chunk[*at - 1].next;
+    }
+    w->chunk[chunk] = (struct chunk_run){.next = *at};
+    *at = chunk + 1;
+    r->tail = w->chunk[chunk].next ? r->tail : chunk + 1;
+    chunk_store(w->p, chunk, CHUNK_HANDED, chunk_word_client(word), chunk_word_number(word));
+}
+
 void writer_discard(struct writer *w, unsigned slot) {
     struct file_run *r = &w->run[slot];
     while (r->head) {
@@ -198,9 +211,10 @@ static void gate_done(struct io_job *job) {
         reserve_done(w, slot, r, job->result);
     } else if (job->result >= 0) {
         f->size_made = r->gate_to;
+        retry_done(f, &r->retry);
     } else if (no_fallocate(job->result)) {
         writer_buffered(f); // no growth without extending writes
-    } else {
+    } else if (!retry_later(w->p->st, f, &r->retry, job->result)) {
         w->on_error(w->arg, slot, job->result, "growing the file");
     }
     activate(w, slot);
@@ -210,6 +224,7 @@ static void gate_done(struct io_job *job) {
 static void gate_start(struct writer *w, unsigned slot, int kind, uint64_t to) {
     struct file_run *r = &w->run[slot];
     r->gate = true;
+    retry_begin(slot_file(w, slot), &r->retry);
     r->gate_kind = kind;
     r->gate_to = to;
     if (kind == GATE_RESERVE) {
@@ -278,10 +293,16 @@ static void chunk_done(struct writer *w, unsigned chunk) {
     free(w->chunk[chunk].memory);
     w->chunk[chunk].memory = NULL;
     int error = w->chunk[chunk].error;
-    free_chunk(w, chunk);
     activate(w, slot);
-    if (error) {
-        w->on_error(w->arg, slot, error, "writing");
+    if (error && retry_later(w->p->st, slot_file(w, slot), &r->retry, error)) {
+        put_back(w, r, chunk);
+    } else {
+        free_chunk(w, chunk);
+        if (error) {
+            w->on_error(w->arg, slot, error, "writing");
+        } else {
+            retry_done(slot_file(w, slot), &r->retry);
+        }
     }
     w->on_change(w->arg, slot);
 }
@@ -320,6 +341,7 @@ static void chunk_start(struct writer *w, unsigned slot, unsigned chunk) {
     struct piece pieces[PIECES_MAX];
     unsigned n = layout_pieces(f, &cs->what, pieces);
     uint64_t number = word_number(w, chunk);
+    retry_begin(f, &r->retry);
     r->fly_index[r->flying] = cs->what.index;
     r->fly_number[r->flying++] = number;
     chunk_store(w->p, chunk, CHUNK_FLYING, chunk_word_client(chunk_load(w->p, chunk)), number);
@@ -375,8 +397,12 @@ static void pump_file(struct writer *w, unsigned slot) {
         w->on_change(w->arg, slot);
         return;
     }
+    if (retry_early(&r->retry, &w->wake_ns)) {
+        activate(w, slot);
+        return;
+    }
     r->ahead = r->ahead || r->want_reserved > f->reserved ? r->ahead : RESERVE_AHEAD;
-    unsigned limit = w->p->st->plain ? 1 : FLY_MAX;
+    unsigned limit = w->p->st->plain || f->retry_ns ? 1 : FLY_MAX;
     while (!gate_needed(w, slot) && r->head && r->flying < limit) {
         if (overlaps_flying(r, w->p->st->chunks[r->head - 1].what.index)) {
             return;
@@ -388,6 +414,7 @@ static void pump_file(struct writer *w, unsigned slot) {
 void writer_pump(struct writer *w) {
     uint32_t list = w->first_active;
     w->first_active = 0;
+    w->wake_ns = 0;
     while (list) {
         unsigned slot = list - 1;
         list = w->run[slot].next_active;

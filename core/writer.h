@@ -12,7 +12,7 @@
 #define FASTCKPT_WRITER_H
 
 #include "io.h"
-#include "state.h"
+#include "retry.h"
 
 #define FLY_MAX       8                  // chunks of one file given to io at once: io itself keeps 4 in flight a device
 #define GROW_BATCH    (256 * CHUNK_SIZE) // the file grows by at most this much at once, only to what is handed over
@@ -35,6 +35,7 @@ struct file_run {
     uint64_t gate_need;     // RESERVE: and what of it is needed now
     int gate_kind;
     int reserve_error; // why want_reserved could not be had (negative errno)
+    struct retry retry;
     struct io_job job;
 };
 
@@ -53,6 +54,7 @@ struct writer {
     void (*on_error)(void *arg, unsigned slot, int error, const char *what);
     void *arg;
     uint32_t first_active; // slot + 1
+    int64_t wake_ns;       // when the next failed step is due (CLOCK_MONOTONIC); 0: none
     struct file_run run[FILES_MAX];
     struct chunk_run chunk[CHUNKS_MAX];
 };
@@ -74,7 +76,7 @@ void writer_buffered(struct file_slot *f);
 bool writer_settled(const struct writer *w, unsigned slot, uint64_t number);
 /** Throws away what is handed over and not in flight: the file failed or was dropped. */
 void writer_discard(struct writer *w, unsigned slot);
-/** Starts what can be started. Called once a turn of the loop. */
+/** Starts what can be started. Called once a turn of the loop, and at wake_ns. */
 void writer_pump(struct writer *w);
 /** Bytes handed over and not written. */
 uint64_t writer_bytes(const struct writer *w, unsigned slot);

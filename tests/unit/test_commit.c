@@ -2,9 +2,9 @@
 //
 // Proves: writer, commit and publish bring a file whole under its name, in order, over an old one or a new name; and
 //         whichever call of the disk fails, the name is old or whole, the failure is recorded, and nothing behind the
-//         failed file replaces anything.
+//         failed file replaces anything. What heals within FASTCKPT_RETRY arrives, except behind a failed fsync.
 // How:    the modules run on a pair's memory in this process, without sockets; every call of io_calls is counted and
-//         the n-th one fails, for all n, until a run has no failure.
+//         the n-th one fails (and some after it), for all n, until a run has no failure.
 // Cannot see: messages, clients, restarts (tests/system/), and what a real disk does with a failed call.
 
 #include "../../core/commit.h"
@@ -35,24 +35,32 @@ struct rig {
     unsigned done;
 };
 
-// ---- A disk whose n-th call fails
+// ---- A disk whose n-th call fails, and some after it
 
-static _Atomic int countdown; // 0: never
+static _Atomic int calls;      // so far
+static int first, sick;        // the first that fails (0: none), and how many do
+static _Atomic int final_hit;  // one of them was of a kind that nobody may try again
 
 static bool hit(void) {
-    return atomic_load(&countdown) > 0 && atomic_fetch_sub(&countdown, 1) == 1;
+    int n = atomic_fetch_add(&calls, 1) + 1;
+    return first > 0 && n >= first && n - first < sick;
+}
+static bool hit_final(void) {
+    bool h = hit();
+    atomic_fetch_or(&final_hit, h);
+    return h;
 }
 static int f_pwrite_all(int fd, const void *buf, size_t len, off_t off) {
     return hit() ? -EIO : io_calls_kernel.pwrite_all(fd, buf, len, off);
 }
 static int f_fsync(int fd) {
-    return hit() ? -EIO : io_calls_kernel.fsync(fd);
+    return hit_final() ? -EIO : io_calls_kernel.fsync(fd);
 }
 static int f_fallocate(int fd, int mode, off_t off, off_t len) {
     return hit() ? -ENOSPC : io_calls_kernel.fallocate(fd, mode, off, len);
 }
 static int f_ftruncate(int fd, off_t len) {
-    return hit() ? -EIO : io_calls_kernel.ftruncate(fd, len);
+    return hit_final() ? -EIO : io_calls_kernel.ftruncate(fd, len);
 }
 static int f_link_fd(int fd, int dirfd, const char *name) {
     return hit() ? -ENOSPC : io_calls_kernel.link_fd(fd, dirfd, name);
@@ -64,10 +72,10 @@ static int f_unlinkat(int dirfd, const char *name, int flags) {
     return hit() ? -EIO : io_calls_kernel.unlinkat(dirfd, name, flags);
 }
 static int f_sync_dir(int dirfd) {
-    return hit() ? -EIO : io_calls_kernel.sync_dir(dirfd);
+    return hit_final() ? -EIO : io_calls_kernel.sync_dir(dirfd);
 }
 
-static void fail_nth(int n) {
+static void fail_nth(int n, int many) {
     io_calls = io_calls_kernel;
     io_calls.pwrite_all = f_pwrite_all;
     io_calls.fsync = f_fsync;
@@ -77,7 +85,10 @@ static void fail_nth(int n) {
     io_calls.renameat = f_renameat;
     io_calls.unlinkat = f_unlinkat;
     io_calls.sync_dir = f_sync_dir;
-    atomic_store(&countdown, n);
+    atomic_store(&calls, 0);
+    atomic_store(&final_hit, 0);
+    first = n;
+    sick = many;
 }
 
 // ---- The rig
@@ -172,7 +183,7 @@ static void save(struct rig *r, unsigned slot, const char *name, uint64_t number
 }
 
 static void run(struct rig *r) {
-    for (int i = 0; i < 20000 && (r->c.n_queue || io_pending(r->io)); i++) {
+    for (int i = 0; i < 60000 && (r->c.n_queue || io_pending(r->io)); i++) {
         writer_pump(&r->w);
         commit_pump(&r->c);
         struct pollfd p = {.fd = io_event_fd(r->io), .events = POLLIN};
@@ -212,7 +223,7 @@ static struct rig rig; // large: not on the stack
 
 Test(commit, whole_in_order_new_and_over) {
     rig_open(&rig);
-    fail_nth(0);
+    fail_nth(0, 0);
     put_old(&rig, "b");
     save(&rig, 0, "a", 1);
     save(&rig, 1, "b", 2);
@@ -231,11 +242,11 @@ Test(commit, any_failing_call_leaves_old_or_whole, .timeout = 120) {
     for (int n = 1; n < 200 && !clean; n++) {
         rig_open(&rig);
         put_old(&rig, "b");
-        fail_nth(n);
+        fail_nth(n, 1);
         save(&rig, 0, "a", 1);
         save(&rig, 1, "b", 2);
         run(&rig);
-        clean = atomic_load(&countdown) > 0;
+        clean = atomic_load(&calls) < n;
         enum content a = look(&rig, "a", 0), b = look(&rig, "b", 1);
         bool a_failed = rig.p.st->files[0].error, b_failed = rig.p.st->files[1].error;
         failed_runs += a_failed || b_failed;
@@ -247,4 +258,65 @@ Test(commit, any_failing_call_leaves_old_or_whole, .timeout = 120) {
     }
     cr_assert(clean, "more calls than expected");
     cr_assert_gt(failed_runs, 5, "only %u runs had a failure", failed_runs);
+}
+
+Test(commit, what_heals_arrives, .timeout = 120) {
+    bool clean = false;
+    unsigned healed = 0;
+    for (int n = 1; n < 200 && !clean; n++) {
+        rig_open(&rig);
+        rig.p.st->config.retry = 60;
+        put_old(&rig, "b");
+        fail_nth(n, 1 + n % 2);
+        save(&rig, 0, "a", 1);
+        save(&rig, 1, "b", 2);
+        save(&rig, 2, "c", 3);
+        run(&rig);
+        clean = atomic_load(&calls) < n;
+        enum content a = look(&rig, "a", 0), b = look(&rig, "b", 1), c = look(&rig, "c", 2);
+        if (!atomic_load(&final_hit)) {
+            healed += !clean;
+            cr_assert(a == WHOLE && b == WHOLE && c == WHOLE, "call %d: %d %d %d", n, a, b, c);
+            cr_assert_eq(rig.p.st->failures_total, 0, "call %d", n);
+        } else {
+            cr_assert_gt(rig.p.st->failures_total, 0, "call %d: an fsync failed, and nobody is told", n);
+            cr_assert(b == WHOLE || b == OLD, "call %d: b is %d", n, b);
+        }
+        for (unsigned slot = 0; slot < 3; slot++) {
+            cr_assert(rig.p.st->files[slot].error || rig.p.st->files[slot].retry_ns == 0, "call %d", n);
+        }
+        rig_close(&rig);
+    }
+    cr_assert(clean, "more calls than expected");
+    cr_assert_gt(healed, 8, "only %u runs had a failure that healed", healed);
+}
+
+Test(commit, what_does_not_heal_fails_in_time, .timeout = 60) {
+    // Writes, or names: nothing arrives, the old file stays, and each failure says how long it was tried.
+    for (int in_publish = 0; in_publish < 2; in_publish++) {
+        rig_open(&rig);
+        rig.p.st->config.retry = 1;
+        put_old(&rig, "b");
+        fail_nth(0, 0);
+        io_calls = io_calls_kernel;
+        if (in_publish) {
+            io_calls.link_fd = f_link_fd;
+        } else {
+            io_calls.pwrite_all = f_pwrite_all;
+        }
+        save(&rig, 0, "a", 1);
+        first = 1;
+        sick = 1 << 30;
+        int64_t begun = os_now_ns(CLOCK_MONOTONIC);
+        save(&rig, 1, "b", 2);
+        run(&rig);
+        int64_t took = os_now_ns(CLOCK_MONOTONIC) - begun;
+        cr_assert(took > 900000000 && took < 4000000000, "%d: %ld ms, %s", in_publish, (long)(took / 1000000),
+                  rig.p.st->failures[0].text);
+        cr_assert_eq(look(&rig, "a", 0), ABSENT);
+        cr_assert_eq(look(&rig, "b", 1), OLD);
+        cr_assert(rig.p.st->files[0].error && rig.p.st->files[1].error);
+        cr_assert(strstr(rig.p.st->failures[0].text, "retried for 1 s"), "%s", rig.p.st->failures[0].text);
+        rig_close(&rig);
+    }
 }

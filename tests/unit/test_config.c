@@ -32,6 +32,7 @@ static void expect_defaults(int disable) {
     cr_expect_eq(c.direct, DIRECT_AUTO);
     cr_expect_eq(c.log, LOG_INFO);
     cr_expect_eq(c.report, 0);
+    cr_expect_eq(c.retry, 60);
     cr_expect_eq(c.async_shared, 0);
     cr_expect_eq(c.disable, disable);
     cr_expect_str_eq(c.runtime_dir, "");
@@ -98,6 +99,13 @@ Test(config, sizes) {
     }
 }
 
+Test(config, seconds) {
+    cr_expect_eq(load("FASTCKPT_RETRY=0"), 0);
+    cr_expect_eq(c.retry, 0);
+    cr_expect_eq(load("FASTCKPT_RETRY=86400"), 0);
+    cr_expect_eq(c.retry, 86400);
+}
+
 Test(config, texts) {
     cr_expect_eq(load("FASTCKPT_PATHS=/ckpt/*:!*.tmp"), 0);
     cr_expect_str_eq(c.paths, "/ckpt/*:!*.tmp");
@@ -126,6 +134,11 @@ Test(config, bad_values) {
         {"FASTCKPT_ASYNC_SHARED=2", "'2'", "0|1"},
         {"FASTCKPT_DISABLE=true", "'true'", "0|1"},
         {"FASTCKPT_STAGING=lots", "'lots'", "size"},
+        {"FASTCKPT_RETRY=-1", "'-1'", "seconds"},
+        {"FASTCKPT_RETRY=1m", "'1m'", "seconds"},
+        {"FASTCKPT_RETRY=soon", "'soon'", "seconds"},
+        {"FASTCKPT_RETRY=86401", "'86401'", "86400"},
+        {"FASTCKPT_RETRY=99999999999999999999", "'9999", "seconds"},
         {"FASTCKPT_STAGING=4GB", "'4GB'", "size"},
         {"FASTCKPT_STAGING=-1", "'-1'", "size"},
         {"FASTCKPT_STAGING=1.5G", "'1.5G'", "size"},
