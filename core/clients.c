@@ -289,11 +289,7 @@ void clients_status(struct engine *e, struct status *s) {
     for (unsigned i = 0; i < e->commit.n_queue; i++) {
         const struct file_slot *f = slot_file(e, e->commit.queue[i]);
         s->pending_bytes += writer_bytes(&e->writer, e->commit.queue[i]);
-        if (f->retry_ns && f->state == FILE_CLOSED && (s->retrying++ == 0 || retry_seconds(f) > s->retry_seconds)) {
-            s->retry_seconds = retry_seconds(f);
-            s->retry_error = f->retry_error;
-            memcpy(s->retry, f->name, sizeof s->retry);
-        }
+        retry_tell(f, s);
     }
     log_format(s->backend, sizeof s->backend, "%s", io_name(e->io));
     log_format(s->note, sizeof s->note, "%s", st->note);

@@ -8,6 +8,7 @@
 #include "os.h"
 
 #include <errno.h>
+#include <string.h>
 
 static int64_t limit_ns(const struct state *st) {
     return (int64_t)st->config.retry * 1000000000;
@@ -53,6 +54,14 @@ void retry_done(struct file_slot *f, struct retry *r) {
 
 unsigned retry_seconds(const struct file_slot *f) {
     return f->retry_ns ? (unsigned)((os_now_ns(CLOCK_MONOTONIC) - f->retry_ns) / 1000000000) : 0;
+}
+
+void retry_tell(const struct file_slot *f, struct status *s) {
+    if (f->retry_ns && f->state == FILE_CLOSED && (s->retrying++ == 0 || retry_seconds(f) > s->retry_seconds)) {
+        s->retry_seconds = retry_seconds(f);
+        s->retry_error = f->retry_error;
+        memcpy(s->retry, f->name, sizeof s->retry);
+    }
 }
 
 bool retry_early(const struct retry *r, int64_t *wake_ns) {

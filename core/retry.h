@@ -37,6 +37,8 @@ bool retry_heals(int error);
 bool retry_allowed(const struct state *st, const struct file_slot *f, int error);
 /** Seconds since the first failure; 0: none. */
 unsigned retry_seconds(const struct file_slot *f);
+/** Counts a closed file that is being tried again in `s`, which names the one that has been for longest. */
+void retry_tell(const struct file_slot *f, struct status *s);
 /** Is it too early for the next attempt? `*wake_ns` becomes the earliest time of those asked for (0: none yet). */
 bool retry_early(const struct retry *r, int64_t *wake_ns);
 

@@ -7,7 +7,7 @@
 
 #include "../core/log.h"
 #include "../core/os.h"
-#include "../core/path.h"
+#include "callsite.h"
 #include "fdtable.h"
 #include "lost.h"
 #include "namecalls.h"
@@ -16,7 +16,6 @@
 #include "shadow.h"
 #include "shared.h"
 
-#include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <string.h>
@@ -41,42 +40,6 @@ return (flags & O_ACCMODE) == O_WRONLY && (flags & O_TRUNC) && !(flags & O_APPEN
                                                                                             : CLASS_FOLLOW;
 }
 
-// Where the program opens files from, as text: dladdr looks at every symbol of a library. Written once, never replaced:
-// a library that is closed and another at its place would be named wrongly, in a line for people.
-#define SITES_MAX 64
-static struct site {
-    _Atomic(const void *) taken; // the caller whose text it will have
-    _Atomic bool ready;
-    char text[128];
-} sites[SITES_MAX];
-
-static void look_up_caller(const void *caller, char *buf, size_t cap) {
-    Dl_info info = {0};
-    if (dladdr(caller, &info) != 0 && info.dli_fname != NULL) {
-        log_format(buf, cap, "%s+0x%lx", path_base(info.dli_fname),
-                   (unsigned long)((const char *)caller - (const char *)info.dli_fbase));
-    } else {
-        log_format(buf, cap, "0x%lx", (unsigned long)caller);
-    }
-}
-
-// "libtorch_cpu.so+0x1234 (pid 77)": addr2line's input.
-static void describe_caller(const void *caller, char *buf, size_t cap) {
-    struct site *s = &sites[((uintptr_t)caller >> 2) % SITES_MAX];
-    char text[sizeof s->text];
-    const void *none = NULL;
-    if (atomic_load_explicit(&s->ready, memory_order_acquire) && s->taken == caller) {
-        memcpy(text, s->text, sizeof text);
-    } else {
-        look_up_caller(caller, text, sizeof text);
-        if (caller != NULL && atomic_compare_exchange_strong(&s->taken, &none, caller)) {
-            memcpy(s->text, text, sizeof text);
-            atomic_store_explicit(&s->ready, true, memory_order_release);
-        }
-    }
-    log_format(buf, cap, "%s (pid %d)", text, shim.pid);
-}
-
 // Tells the engine of `fd` and enters it; may take p->dir. 0, or an error: all is the caller's, as it was.
 static int enlist(struct place *p, const struct request *rq, int fd, const struct shadow *s) {
     struct stat st;
@@ -93,7 +56,7 @@ static int enlist(struct place *p, const struct request *rq, int fd, const struc
     if (s != NULL) {
         memcpy(o->hidden, s->hidden, sizeof o->hidden);
     }
-    describe_caller(rq->caller, o->where, sizeof o->where);
+    callsite_describe(rq->caller, o->where, sizeof o->where);
     const int fds[] = {fd, p->dir, s != NULL ? s->old : -1};
     int r = client_ask(&q, fds, fds[2] >= 0 ? 3 : 2, NULL, NULL, OPEN_WAIT_MS);
     if (r < 0) {

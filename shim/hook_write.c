@@ -3,6 +3,7 @@
 // hook_write: calls on a descriptor that move or size data, and the durability calls. On a descriptor that is not
 // captured: one load, one compare, the real call. What a captured file does is file.c's.
 
+#include "callsite.h"
 #include "hook_inside.h"
 #include "namecalls.h"
 
@@ -13,6 +14,9 @@
 
 ssize_t hook_write(int fd, const void *buf, size_t len) {
     struct file *f = hook_captured(fd);
+    if (UNLIKELY(fd == CALLSITE_FD)) {
+        return hook_ret(callsite_take(buf, len));
+    }
     return LIKELY(f == NULL) ? NATIVE(write, SYS_write, fd, buf, len) : hook_ret(file_write(f, fd, buf, len));
 }
 

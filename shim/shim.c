@@ -8,6 +8,7 @@
 #include "../core/log.h"
 #include "../core/os.h"
 #include "../core/path.h"
+#include "callsite.h"
 #include "client.h"
 #include "file.h"
 #include "hook_stdio.h"
@@ -36,6 +37,7 @@ void shim_after_fork_in_child(void) {
     atomic_store(&shim.forks, false);
     report_after_fork();
     names_after_fork();
+    callsite_after_fork();
     client_after_fork();
     file_after_fork();
 }
@@ -92,6 +94,7 @@ __attribute__((constructor)) static void begin(int argc, char **argv, char **env
     }
     if (r == 0) {
         find_engine();
+        callsite_start();
         pthread_atfork(shim_before_fork, NULL, shim_after_fork_in_child);
         atomic_store_explicit(&shim.ready, true, memory_order_release);
     }

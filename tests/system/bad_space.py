@@ -99,7 +99,7 @@ def reserved_ahead(fs, box):
 
 def broken(name, who, io, fn):
     fs = BrokenFS(name + "-fs", 160)
-    box = Box(name, base=os.path.join(fs.at, "b"), uid=WHO[who], io=io, STAGING="128M")
+    box = Box(name, base=os.path.join(fs.at, "b"), uid=WHO[who], io=io, STAGING="128M", RETRY=1 if io == "uring" else 0)
     try:
         fn(fs, box)
     finally:
