@@ -28,6 +28,7 @@
 static struct {
     void *(*thread_state)(void);       // PyGILState_GetThisThreadState: this thread's, whether or not it has the lock
     void (*dump)(int fd, void *state); // _Py_DumpTraceback
+    int (*ending)(void);               // _Py_IsFinalizing: the frames of daemon threads go, long after it says so
 } python;
 
 // ---- One address as text
@@ -203,6 +204,12 @@ static bool may_load(void) {
 #define STRING(x)    STRING_OF(x)
 #define FIND(name)   find(h, STRING(UNW_OBJ(name)), &unwind.name)
 
+static __thread bool loading __attribute__((tls_model("initial-exec")));
+
+bool callsite_loading(void) {
+    return loading;
+}
+
 static bool find(void *handle, const char *name, void *slot) {
     void *p = dlsym(handle, name);
     memcpy(slot, &p, sizeof p);
@@ -226,7 +233,7 @@ static bool load(void) {
         dlerror(); // not the program's to read
         return false;
     }
-    unwind.set_caching_policy(unwind.space, UNW_CACHE_GLOBAL);
+    unwind.set_caching_policy(unwind.space, UNW_CACHE_GLOBAL); // initializes all of it
     return true;
 }
 
@@ -234,7 +241,10 @@ static bool unwind_ready(void) {
     int unknown = UNWIND_UNKNOWN;
     if (atomic_load(&unwind_state) == UNWIND_UNKNOWN && may_load() &&
         atomic_compare_exchange_strong(&unwind_state, &unknown, UNWIND_LOADING)) {
-        atomic_store(&unwind_state, load() ? UNWIND_READY : UNWIND_NONE);
+        loading = true;
+        bool ready = load();
+        loading = false;
+        atomic_store(&unwind_state, ready ? UNWIND_READY : UNWIND_NONE);
     }
     return atomic_load(&unwind_state) == UNWIND_READY;
 }
@@ -288,7 +298,7 @@ ssize_t callsite_take(const void *buf, size_t len) {
 }
 
 static bool python_frames(struct callsite_frames *f) {
-    void *state = python.dump != NULL ? python.thread_state() : NULL;
+    void *state = python.dump != NULL && !python.ending() ? python.thread_state() : NULL;
     f->len = 0;
     f->inner[0] = f->outer[0] = '\0';
     if (state != NULL) {
@@ -302,7 +312,9 @@ static bool python_frames(struct callsite_frames *f) {
 void callsite_start(void) {
     void *state = dlsym(RTLD_DEFAULT, "PyGILState_GetThisThreadState");
     void *dump = state != NULL ? dlsym(RTLD_DEFAULT, "_Py_DumpTraceback") : NULL;
-    if (dump != NULL) {
+    void *ending = dump != NULL ? dlsym(RTLD_DEFAULT, "_Py_IsFinalizing") : NULL;
+    if (ending != NULL) {
+        memcpy(&python.ending, &ending, sizeof ending);
         memcpy(&python.thread_state, &state, sizeof state);
         memcpy(&python.dump, &dump, sizeof dump);
     }

@@ -10,6 +10,7 @@
 #define FASTCKPT_CALLSITE_H
 
 #include <limits.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <sys/types.h>
 
@@ -21,6 +22,9 @@ void callsite_start(void);
 void callsite_describe(const void *caller, char *buf, size_t cap);
 
 void callsite_after_fork(void);
+
+/** Is this thread inside what loads libunwind? It makes a pipe then that we never use. */
+bool callsite_loading(void);
 
 /** The interpreter's own dump of a thread's frames is made for signal handlers, needs no lock and writes to a
  *  descriptor: to this one, which no kernel knows, so that it comes to hook_write and from there to callsite_take.

@@ -4,6 +4,7 @@
 // Keeps fdtable in step, and hides the shim's own descriptors from close loops. What a file does when it closes is
 // file.c's.
 
+#include "callsite.h"
 #include "client.h"
 #include "hook_inside.h"
 #include "namecalls.h"
@@ -233,6 +234,11 @@ void *hook_mmap(void *addr, size_t len, int prot, int flags, int fd, off_t off) 
     }
     void *p = os_mmap(addr, len, prot, flags, fd, off);
     return os_is_err(p) ? (void *)hook_ret((long)p) : p;
+}
+
+// Not for the program's own: what the shim loads into it must not take numbers that are the program's.
+int hook_pipe2(int fds[2], int flags) {
+    return UNLIKELY(callsite_loading()) ? (int)hook_ret(-ENOSYS) : (int)NATIVE(pipe2, SYS_pipe2, fds, flags);
 }
 
 #define HOOKS_FD

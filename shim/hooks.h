@@ -77,6 +77,7 @@ HOOK(flock, int, (int fd, int op))
 HOOK(lockf, int, (int fd, int cmd, off_t len))
 HOOK_ALIAS(lockf64, lockf)
 HOOK(ioctl, int, (int fd, unsigned long request, ...))
+HOOK(pipe2, int, (int fds[2], int flags))
 HOOK(mmap, void *, (void *addr, size_t len, int prot, int flags, int fd, off_t off))
 HOOK_ALIAS(mmap64, mmap)
 #endif

@@ -3,7 +3,8 @@
 // opens: saves a file in the way named by its first argument, in a function of that name, which the test expects to
 // find in the line that reports the failure: a directory is put at its name, by a program without the shim. Ways:
 // direct, stdio, stream, thread, handler (a signal's), onstack (on its own stack), child (forked while other threads
-// save), many (threads at once).   opens HOW FILE
+// save), many (threads at once). numbers: prints those of
+// descriptors opened after saves.   opens HOW FILE
 
 #include <csignal>
 #include <cstdio>
@@ -99,6 +100,11 @@ int main(int argc, char **argv) {
     } else if (how == "thread") {
         pthread_create(&t[0], nullptr, thread, nullptr);
         pthread_join(t[0], nullptr);
+    } else if (how == "numbers") {
+        for (int i = 0; i < 2; i++) {
+            direct((how + std::to_string(i)).c_str());
+            printf("%d\n", open("/dev/null", O_RDONLY));
+        }
     } else if (how == "handler" || how == "onstack") {
         on_signal(how == "onstack");
     } else if (how == "child" || how == "many") {
