@@ -85,9 +85,22 @@ def heals(f):
     assert not f.box.leftovers(), f.box.leftovers()
 
 
+def elsewhere(f):
+    """A captured directory on another disk: one that is full holds up what is behind in the order, not the program."""
+    d = os.path.join(f.box.top, "elsewhere")
+    os.makedirs(d)
+    f.box.own(d)
+    f.box.config["PATHS"] += ":" + d + "/*"
+    return d
+
+
 def does_not_heal(f):
+    d = elsewhere(f)
+    for n in ("latest", "ck-1.pt"):
+        assert f.box.native(save_argv(1, n, "1M"), cwd=d).rc == 0
     t = time.monotonic()
-    r = f.box.ops("o:0:wct:644:ck-2.pt", "W:0:8M:2", "c:0", "o:1:wct:644:m.pt", "W:1:2:3", "c:1", "u:ck-1.pt")
+    r = f.box.ops("o:0:wct:644:ck-2.pt", "W:0:8M:2", "c:0", "o:1:wct:644:%s/latest" % d, "W:1:2:3", "c:1",
+                  "u:%s/ck-1.pt" % d)
     took = time.monotonic() - t
     assert r.lines()[2] == "close=0", "not after close: %r" % r
     assert 1.5 < took < 15, "%.1f s" % took
@@ -100,9 +113,9 @@ def does_not_heal(f):
     assert r.failures() >= 1, r.err
     f.box.wait()
     assert whole(f.box, "ck-2.pt")[0] == "absent"
-    assert whole(f.box, "m.pt") == ("whole", 1), "m.pt was replaced behind a failure: %r" % r
-    assert whole(f.box, "ck-1.pt") == ("whole", 1), "ck-1.pt was deleted behind a failure: %r" % r
-    assert "u=" not in r.out and "unlink=EIO" in r.lines(), r.lines()
+    for n in ("latest", "ck-1.pt"):
+        path = os.path.join(d, n)
+        assert check_saves([path])[path] == ("whole", 1), "%s was changed behind a failure: %r" % (n, r)
     s = f.box.command("status")
     assert s.rc == 1 and "ck-2.pt" in s.out, repr(s)
     f.heal()
@@ -152,10 +165,7 @@ def deadline_outlives_engine(f):
 
 def others_go_on(f):
     """Until staging is full, saves elsewhere are held no longer than a copy; then write waits. All of it arrives."""
-    d = os.path.join(f.box.top, "elsewhere")
-    os.makedirs(d)
-    f.box.own(d)
-    f.box.config["PATHS"] += ":" + d + "/*"
+    d = elsewhere(f)
     stuck = f.box.start(save_argv(2))
     eventually("it is retried", lambda: retrying(f.box))
     p = f.box.start([SAVER, "-p", d + "/n-%d.pt", "-s", "12M", "-n", "30"])

@@ -64,7 +64,7 @@ Test(protocol, sizes) {
         cr_expect_leq(msg_bytes(t), sizeof(struct msg));
     }
     cr_expect_eq(msg_bytes(MSG_SETTLE), offsetof(struct msg, u));
-    cr_expect_eq(msg_bytes(MSG_FAILURES), offsetof(struct msg, u) + 512);
+    cr_expect_eq(msg_bytes(MSG_FAILURES), offsetof(struct msg, u) + FAILURE_CAP);
 }
 
 Test(protocol, every_type_passes_at_its_length_only) {
