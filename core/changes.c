@@ -131,7 +131,7 @@ enum verdict changes_remove(struct engine *e, struct entry *en) {
     if (open) { // its program goes on with an inode that has no name
         there->unnamed = 1;
         atomic_store(&e->p.t->files[there - e->p.st->files].unnamed, 1);
-        names_remove(&e->p, (unsigned)(there - e->p.st->files));
+        files_unname(e, (unsigned)(there - e->p.st->files));
     }
     if (!pending && en->fds[1] <= 0) {
         return entries_say(e, en, open ? 0 : -EAGAIN); // published since the client looked: it looks again

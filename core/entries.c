@@ -220,7 +220,7 @@ static enum verdict do_drop(struct engine *e, struct entry *en) {
     struct file_slot *f = files_find(e, &en->msg);
     if (f && f->client == en->client && !f->linked) {
         f->dropped = 1;
-        names_remove(&e->p, (unsigned)(f - e->p.st->files));
+        files_unname(e, (unsigned)(f - e->p.st->files));
         writer_discard(&e->writer, (unsigned)(f - e->p.st->files));
     }
     return entries_say(e, en, 0);

@@ -218,6 +218,17 @@ void files_release(struct engine *e, unsigned slot) {
     e->progress = true;
 }
 
+static void unlink_hidden(const struct file_slot *f) {
+    if (f->flags & OPEN_HIDDEN && !f->linked) {
+        io_calls.unlinkat(f->fd_dir, f->hidden, 0);
+    }
+}
+
+void files_unname(struct engine *e, unsigned slot) {
+    names_remove(&e->p, slot);
+    unlink_hidden(slot_file(e, slot)); // now: the program may go on to delete the directory
+}
+
 struct closing {
     struct io_job job;
     struct engine *e;
@@ -243,9 +254,7 @@ static void closing_done(struct io_job *job) {
 static void release_now(struct engine *e, unsigned slot) {
     struct file_slot *f = slot_file(e, slot);
     struct closing *c = calloc(1, sizeof *c);
-    if (f->flags & OPEN_HIDDEN && !f->linked) {
-        io_calls.unlinkat(f->fd_dir, f->hidden, 0);
-    }
+    unlink_hidden(f);
     if (f->counted) {
         atomic_fetch_sub(&e->p.t->clients[f->client].pending, 1);
     }
