@@ -27,7 +27,7 @@ SAN     := $(if $(ASAN),-fsanitize=address$(comma)undefined -fno-omit-frame-poin
 # The core modules that the preloaded library needs. The rest of core is the engine's.
 SHIM_CORE := log os config path protocol runtime staging
 # Modules of the shim without hooks or process state: unit tests may link them.
-SHIM_PURE := policy extents shared callsite_text
+SHIM_PURE := policy extents shared listing callsite_text
 
 CORE_SRC  := $(wildcard core/*.c)
 SHIM_SRC  := $(wildcard shim/*.c)

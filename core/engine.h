@@ -113,7 +113,7 @@ void files_take(struct engine *e, unsigned slot, unsigned state);
 void files_count(struct engine *e, struct file_slot *f);
 struct file_slot *files_find(struct engine *e, const struct msg *m);
 /** The open file whose inode `fd` is of, or NULL. */
-struct file_slot *files_find_inode(struct engine *e, int fd);
+struct file_slot *files_of_inode(const struct engine *e, int fd);
 bool files_any(const struct engine *e);
 /** The free slots; before the first client is heard. */
 void files_rebuild(struct engine *e);

@@ -4,6 +4,7 @@
 // Doing an entry twice is harmless: the engine may have died after the deed and before the slot was freed.
 
 #include "engine.h"
+#include "listing.h"
 #include "log.h"
 #include "names.h"
 #include "os.h"
@@ -185,7 +186,7 @@ static enum verdict do_settle(struct engine *e, struct entry *en) {
 
 static enum verdict do_sync(struct engine *e, struct entry *en) {
     bool inode = en->msg.scope & SYNC_INODE;
-    struct file_slot *f = inode ? files_find_inode(e, en->fds[0]) : files_find(e, &en->msg);
+    struct file_slot *f = inode ? files_of_inode(e, en->fds[0]) : files_find(e, &en->msg);
     if (!f || (f->client != en->client && !inode)) {
         return entries_say(e, en, f ? -ESTALE : 0);
     }
@@ -276,6 +277,13 @@ static enum verdict do_lend(struct engine *e, struct entry *en) {
     en->msg.file = f->id;
     en->msg.slot = slot;
     return answer(e, en, 0, &named->fd_own, 1);
+}
+
+static enum verdict do_list(struct engine *e, struct entry *en) {
+    int fd = listing_make(&e->p, e->files_high, en->fds[0]);
+    answer(e, en, fd == -ENOENT || fd >= 0 ? 0 : fd, &fd, fd >= 0);
+    os_close(fd); // nothing happens where there is none
+    return DONE;
 }
 
 // ---- Waiting for others
@@ -379,6 +387,7 @@ static enum verdict (*const deeds[MSG_TYPES])(struct engine *, struct entry *) =
     [MSG_CLOSE] = do_close, [MSG_SETTLE] = do_settle, [MSG_SYNC] = do_sync,          [MSG_DROP] = do_drop,
     [MSG_WAIT] = do_wait,   [MSG_LEND] = do_lend,     [MSG_RETURN] = do_return,      [MSG_EXEC] = do_exec,
     [MSG_LEAVE] = do_leave, [MSG_CANCEL] = do_cancel, [MSG_REMOVE] = changes_remove, [MSG_RENAME] = changes_rename,
+    [MSG_LIST] = do_list,
 };
 
 // ---- Turns

@@ -26,13 +26,13 @@ struct file_slot *files_find(struct engine *e, const struct msg *m) {
     return f->state != FILE_FREE && f->id == m->file ? f : NULL;
 }
 
-struct file_slot *files_find_inode(struct engine *e, int fd) {
+struct file_slot *files_of_inode(const struct engine *e, int fd) {
     struct stat s;
     if (fd <= 0 || os_fstat(fd, &s) < 0) {
         return NULL;
     }
     for (unsigned i = 0; i < e->files_high; i++) {
-        struct file_slot *f = slot_file(e, i);
+        struct file_slot *f = &e->p.st->files[i];
         if (f->state == FILE_OPEN && f->ino == s.st_ino && f->dev == s.st_dev) {
             return f;
         }

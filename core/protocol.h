@@ -12,6 +12,7 @@
 //   OPEN    question: the program's description (write-only is enough), its directory (O_PATH), with OPEN_REPLACES the
 //           older file, open for writing
 //   LEND    question: the directory (O_PATH).  answer: the file (engine's own description or the program's)
+//   LIST    question: the directory.  answer: a memfd of struct list_records; none if there is nothing to say
 //   WAIT    question with WAIT_DIR: the directory (O_PATH)
 //   REMOVE  question: the directory, and the inode under the name, if there is one (all O_PATH)
 //   RENAME  question: both directories, and the inode under the old name, if there is one (all O_PATH)
@@ -43,6 +44,7 @@ enum msg_type {
     MSG_DROP,      // answered: the name was deleted; the file is never published
     MSG_REMOVE,    // answered: the name is going to be deleted, at this entry's place in the order
     MSG_RENAME,    // answered: likewise renamed
+    MSG_LIST,      // answered: the names of a directory that the kernel does not show, or not as they are
     MSG_WAIT,      // answered: everything closed before (of a scope) is durable
     MSG_LEND,      // answered: the inode behind a captured or pending name
     MSG_RETURN,    // chunks borrowed and not used
@@ -138,6 +140,16 @@ struct msg_change { // REMOVE: name, flags. RENAME: name to `to`
     uint32_t pad;
     char name[NAME_CAP];
     char to[NAME_CAP];
+};
+
+/** One name in the answer to LIST; they stand one after the other. Shaped as getdents64's: a reader can be given its
+ *  address. */
+struct list_record {
+    uint64_t ino;
+    int64_t state; // NAME_OPEN or NAME_PENDING; NAME_ABSENT: not to be shown
+    uint16_t len;  // of the record, a multiple of 8
+    uint8_t type;  // DT_*
+    char name[];   // terminated
 };
 
 struct status {

@@ -79,13 +79,13 @@ static bool is_our_inode(const struct file_slot *f, int dirfd, const char *name)
 }
 
 /** The hidden name is the same each time, so what a power cut leaves between the two steps goes with the next save. */
-static void temporary_name(const struct file_slot *f, char tmp[32]) {
-    log_format(tmp, 32, ".fastckpt-%lx", (unsigned long)fnv1a(FNV1A_INIT, f->name, strlen(f->name)));
+void publish_step(const struct file_slot *f, char ret[PUBLISH_STEP_CAP]) {
+    log_format(ret, PUBLISH_STEP_CAP, ".fastckpt-%lx", (unsigned long)fnv1a(FNV1A_INIT, f->name, strlen(f->name)));
 }
 
 void publish_give_up(struct file_slot *f) {
-    char tmp[32];
-    temporary_name(f, tmp);
+    char tmp[PUBLISH_STEP_CAP];
+    publish_step(f, tmp);
     if (f->temporary && !f->linked && is_our_inode(f, f->fd_dir, tmp)) {
         io_calls.unlinkat(f->fd_dir, tmp, 0);
     }
@@ -95,9 +95,9 @@ void publish_give_up(struct file_slot *f) {
 /** An unnamed inode gets its first name once in its life: the hidden one stays while the rename may be tried again, and
  *  is used by an engine that finds it. */
 static int replace(struct file_slot *f) {
-    char tmp[32];
+    char tmp[PUBLISH_STEP_CAP];
     int r = 0;
-    temporary_name(f, tmp);
+    publish_step(f, tmp);
     *(volatile uint32_t *)&f->temporary = 1;
     if (!is_our_inode(f, f->fd_dir, tmp)) {
         r = io_calls.link_fd(f->fd_own, f->fd_dir, tmp);

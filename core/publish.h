@@ -17,6 +17,10 @@ void publish_start_writeback(const struct file_slot *f);
 /** Takes away the hidden name that a file which will not be published may have. Not beside publish_names. */
 void publish_give_up(struct file_slot *f);
 
+#define PUBLISH_STEP_CAP 32
+/** The hidden name under which the file may stand for a moment when its name is given over an older file's. */
+void publish_step(const struct file_slot *f, char ret[PUBLISH_STEP_CAP]);
+
 /** Gives the `n` files their names, strictly in order, and makes the directories durable. `result[i]` is set for each;
  *  a failure does not stop the others, but replaces nothing behind itself. Returns `n`, or which one has failed and can
  *  be tried again: nothing was done behind it. */

@@ -53,7 +53,8 @@ static const char *what(unsigned type) {
         [MSG_HELLO] = "its first answer", [MSG_OPEN] = "a file to be taken",      [MSG_BORROW] = "free staging memory",
         [MSG_RESERVE] = "disk space",     [MSG_SETTLE] = "bytes to be written",   [MSG_SYNC] = "a file to be durable",
         [MSG_DROP] = "a file to go",      [MSG_WAIT] = "files to be durable",     [MSG_LEND] = "a pending file",
-        [MSG_LEAVE] = "files to be durable", [MSG_HAND_OVER] = "room for a message", [MSG_CLOSE] = "room for a message",
+        [MSG_LIST] = "names",             [MSG_LEAVE] = "files to be durable",
+        [MSG_HAND_OVER] = "room for a message", [MSG_CLOSE] = "room for a message",
     };
     return type < MSG_TYPES && names[type] ? names[type] : "an answer";
 }

@@ -1,102 +1,202 @@
 // SPDX-License-Identifier: MIT
 //
-// hook_dir: what lists directories. It waits until the directory's pending names are published (a first version,
-// design 5); with nothing pending it costs one load. Never fails a listing.
+// hook_dir: directory streams. While some name is not the kernel's, a stream is helped (listing.h): at its first read
+// the engine is asked for the directory's names, which takes no time of a disk. With nothing pending it costs one load
+// at the open and one a read. Never fails a listing.
 
+#include "listing.h"
 #include "namecalls.h"
 #include "real.h"
 
 #include <string.h>
 
-// A walk may come anywhere: everything pending is waited for.
-static __attribute__((noinline)) void wait_for_all(void) {
-    if (!guard_foreign()) {
-        guard_depth++;
-        names_wait(WAIT_ALL, -1);
-        guard_depth--;
-    }
-}
-
-static inline void before_walk(void) {
-    if (UNLIKELY(!names_native())) {
-        wait_for_all();
-    }
-}
-
-static inline void before_list(int dirfd, const char *path) {
-    if (UNLIKELY(!names_native())) {
-        names_before_list(dirfd, path);
-    }
-}
+#define ANSWER_MS 2000 // an engine that is stopped: the kernel's names, as for an open
 
 static void *missing(void) {
     hook_ret(-ENOSYS);
     return NULL;
 }
 
+static __attribute__((noinline)) void watch(DIR *dir) {
+    if (guard_foreign()) {
+        return;
+    }
+    int fd = dirfd(dir);
+    if (!stream_add(dir, os_lseek(fd, 0, SEEK_CUR) > 0)) {
+        names_before_list(fd, ".");
+    }
+}
+
 DIR *hook_opendir(const char *path) {
-    before_list(AT_FDCWD, path);
-    return REAL(opendir) != NULL ? real.opendir(path) : missing();
+    bool native = LIKELY(names_native());
+    int r = native ? 0 : names_no_directory(AT_FDCWD, path);
+    if (UNLIKELY(r < 0)) {
+        hook_ret(r);
+        return NULL;
+    }
+    DIR *dir = REAL(opendir) != NULL ? real.opendir(path) : missing();
+    if (UNLIKELY(!native) && dir != NULL) {
+        watch(dir);
+    }
+    return dir;
 }
 
 DIR *hook_fdopendir(int fd) {
-    before_list(fd, ".");
-    return REAL(fdopendir) != NULL ? real.fdopendir(fd) : missing();
+    DIR *dir = REAL(fdopendir) != NULL ? real.fdopendir(fd) : missing();
+    if (UNLIKELY(!names_native()) && dir != NULL) {
+        watch(dir);
+    }
+    return dir;
 }
 
-// What has been listed already may be listed anew.
-void hook_rewinddir(DIR *dir) {
-    if (UNLIKELY(!names_native()) && dir != NULL) {
-        names_before_list(dirfd(dir), ".");
+static struct listing *ask(DIR *dir) {
+    struct msg q = {.type = MSG_LIST};
+    int fd = dirfd(dir), got[MSG_FDS_MAX], n = 0;
+    if (!client_alive() && client_connect() < 0) {
+        return NULL;
     }
+    int r = client_ask(&q, &fd, 1, got, &n, ANSWER_MS);
+    struct listing *l = r == 0 && n == 1 ? listing_read(got[0]) : NULL;
+    bool lives = r != -ETIMEDOUT && r != -EPIPE;
+    if (lives && l == NULL && (r < 0 || n > 0)) {
+        names_before_list(fd, "."); // the engine or we have no room for it
+    }
+    while (r == 0 && n > 0) {
+        os_close(got[--n]);
+    }
+    return l;
+}
+
+// What there is to add to a stream; asked for at its first read. NULL: nothing.
+static struct listing *listing_of(struct stream *s, DIR *dir) {
+    if (LIKELY(atomic_load(&s->state) == STREAM_ASKED)) {
+        return atomic_load(&s->list);
+    }
+    if (guard_foreign()) {
+        return NULL;
+    }
+    int state = STREAM_ASK;
+    while (!atomic_compare_exchange_strong(&s->state, &state, STREAM_ASKING)) {
+        if (state == STREAM_ASKED) {
+            return atomic_load(&s->list);
+        }
+        os_sleep_ms(1); // another thread has just begun to read the same stream
+        state = STREAM_ASK;
+    }
+    struct listing *l = NULL;
+    if (!names_native()) {
+        guard_depth++;
+        l = ask(dir);
+        guard_depth--;
+    }
+    // The old one, of before a rewinddir, went on existing until now: its last entry was still the program's.
+    listing_free(atomic_exchange(&s->list, l));
+    atomic_store(&s->state, STREAM_ASKED);
+    return l;
+}
+
+// The helped stream of `dir`, or NULL: the call is the kernel's alone.
+static inline struct stream *helped(const DIR *dir) {
+    return LIKELY(atomic_load_explicit(&streams_count, memory_order_relaxed) == 0) ? NULL : stream_find(dir);
+}
+
+static __attribute__((noinline)) struct dirent *read_helped(struct stream *s, DIR *dir) {
+    int saved = errno;
+    struct listing *l = listing_of(s, dir);
+    while (l == NULL || atomic_load(&s->at) == STREAM_KERNEL) {
+        errno = 0;
+        struct dirent *e = real.readdir(dir);
+        if (e == NULL && errno != 0) {
+            return NULL;
+        }
+        errno = saved;
+        if (l == NULL || (e != NULL && !listing_knows(l, e->d_name))) {
+            return e;
+        }
+        if (e == NULL) {
+            break;
+        }
+    }
+    return stream_next(s, l);
+}
+
+struct dirent *hook_readdir(DIR *dir) {
+    if (UNLIKELY(REAL(readdir) == NULL)) {
+        return missing();
+    }
+    struct stream *s = helped(dir);
+    return LIKELY(s == NULL) ? real.readdir(dir) : read_helped(s, dir);
+}
+
+static __attribute__((noinline)) int read_helped_r(struct stream *s, DIR *dir, struct dirent *e, struct dirent **ret) {
+    struct listing *l = listing_of(s, dir);
+    while (l == NULL || atomic_load(&s->at) == STREAM_KERNEL) {
+        int r = real.readdir_r(dir, e, ret);
+        if (r != 0 || l == NULL || (*ret != NULL && !listing_knows(l, e->d_name))) {
+            return r;
+        }
+        if (*ret == NULL) {
+            break;
+        }
+    }
+    const struct dirent *own = stream_next(s, l);
+    *ret = own != NULL ? memcpy(e, own, own->d_reclen) : NULL;
+    return 0;
+}
+
+int hook_readdir_r(DIR *dir, struct dirent *e, struct dirent **ret) {
+    if (UNLIKELY(REAL(readdir_r) == NULL)) {
+        return ENOSYS;
+    }
+    struct stream *s = helped(dir);
+    return LIKELY(s == NULL) ? real.readdir_r(dir, e, ret) : read_helped_r(s, dir, e, ret);
+}
+
+long hook_telldir(DIR *dir) {
+    struct stream *s = helped(dir);
+    int64_t at = LIKELY(s == NULL) ? STREAM_KERNEL : atomic_load(&s->at);
+    if (UNLIKELY(at != STREAM_KERNEL)) {
+        return (long)listing_position((uint64_t)at);
+    }
+    return REAL(telldir) != NULL ? real.telldir(dir) : hook_ret(-ENOSYS);
+}
+
+void hook_seekdir(DIR *dir, long pos) {
+    struct stream *s = helped(dir);
+    uint64_t i;
+    if (UNLIKELY(s != NULL)) {
+        bool ours = listing_is_position(pos, &i);
+        atomic_store(&s->at, ours ? (int64_t)i : STREAM_KERNEL);
+        atomic_store(&s->read_before, false);
+        if (ours) {
+            return;
+        }
+    }
+    if (REAL(seekdir) != NULL) {
+        real.seekdir(dir, pos);
+    }
+}
+
+void hook_rewinddir(DIR *dir) {
+    struct stream *s = helped(dir);
     if (REAL(rewinddir) != NULL) {
         real.rewinddir(dir);
     }
+    if (UNLIKELY(s != NULL)) {
+        atomic_store(&s->at, STREAM_KERNEL);
+        atomic_store(&s->read_before, false);
+        atomic_store(&s->state, STREAM_ASK);
+    } else if (UNLIKELY(!names_native()) && dir != NULL) {
+        watch(dir);
+    }
 }
 
-ssize_t hook_getdents64(int fd, void *buf, size_t len) {
-    before_list(fd, ".");
-    return NATIVE(getdents64, SYS_getdents64, fd, buf, len);
-}
-
-ssize_t hook_getdirentries(int fd, char *buf, size_t len, off_t *base) {
-    before_list(fd, ".");
-    return REAL(getdirentries) != NULL ? real.getdirentries(fd, buf, len, base) : hook_ret(-ENOSYS);
-}
-
-int hook_scandir(const char *path, struct dirent ***list, dir_filter *filter, dir_order *order) {
-    before_list(AT_FDCWD, path);
-    return REAL(scandir) != NULL ? real.scandir(path, list, filter, order) : (int)hook_ret(-ENOSYS);
-}
-
-int hook_scandirat(int dirfd, const char *path, struct dirent ***list, dir_filter *filter, dir_order *order) {
-    before_list(dirfd, path);
-    return REAL(scandirat) != NULL ? real.scandirat(dirfd, path, list, filter, order) : (int)hook_ret(-ENOSYS);
-}
-
-int hook_glob(const char *pattern, int flags, glob_error *err, glob_t *ret) {
-    before_walk();
-    return REAL(glob) != NULL ? real.glob(pattern, flags, err, ret) : GLOB_ABORTED;
-}
-
-int hook_wordexp(const char *words, wordexp_t *ret, int flags) {
-    before_walk();
-    return REAL(wordexp) != NULL ? real.wordexp(words, ret, flags) : WRDE_NOSPACE;
-}
-
-int hook_ftw(const char *path, ftw_visit *visit, int fds) {
-    before_walk();
-    return REAL(ftw) != NULL ? real.ftw(path, visit, fds) : (int)hook_ret(-ENOSYS);
-}
-
-int hook_nftw(const char *path, nftw_visit *visit, int fds, int flags) {
-    before_walk();
-    return REAL(nftw) != NULL ? real.nftw(path, visit, fds, flags) : (int)hook_ret(-ENOSYS);
-}
-
-FTS *hook_fts_open(char *const *paths, int options, fts_order *order) {
-    before_walk();
-    return REAL(fts_open) != NULL ? real.fts_open(paths, options, order) : missing();
+int hook_closedir(DIR *dir) {
+    struct stream *s = helped(dir);
+    if (UNLIKELY(s != NULL)) {
+        stream_drop(s); // first: another thread may be given this address at once
+    }
+    return REAL(closedir) != NULL ? real.closedir(dir) : (int)hook_ret(-ENOSYS);
 }
 
 #define HOOKS_DIR

@@ -185,7 +185,17 @@ HOOK(mkdirat, int, (int dirfd, const char *path, mode_t mode))
 #if defined(HOOKS_ALL) || defined(HOOKS_DIR) // hook_dir.c
 HOOK(opendir, DIR *, (const char *path))
 HOOK(fdopendir, DIR *, (int fd))
+HOOK(readdir, struct dirent *, (DIR * dir))
+HOOK_ALIAS(readdir64, readdir)
+HOOK(readdir_r, int, (DIR * dir, struct dirent *e, struct dirent **ret))
+HOOK_ALIAS(readdir64_r, readdir_r)
+HOOK(telldir, long, (DIR * dir))
+HOOK(seekdir, void, (DIR * dir, long pos))
 HOOK(rewinddir, void, (DIR * dir))
+HOOK(closedir, int, (DIR * dir))
+#endif
+
+#if defined(HOOKS_ALL) || defined(HOOKS_WALK) // hook_walk.c
 HOOK(getdents64, ssize_t, (int fd, void *buf, size_t len))
 HOOK(getdirentries, ssize_t, (int fd, char *buf, size_t len, off_t *base))
 HOOK_ALIAS(getdirentries64, getdirentries)
@@ -292,6 +302,7 @@ HOOK(quick_exit, void, (int status))
 #undef HOOKS_ATTR
 #undef HOOKS_NAMES
 #undef HOOKS_DIR
+#undef HOOKS_WALK
 #undef HOOKS_WHERE
 #undef HOOKS_PASS
 #undef HOOKS_SYSCALL

@@ -13,6 +13,8 @@
 #include "file.h"
 #include "policy.h"
 
+#include <errno.h>
+
 /** No name is captured, followed or pending anywhere, as far as this process is told. One load. */
 static inline bool names_idle(void) {
     const struct tables *t = client_tables();
@@ -108,10 +110,24 @@ void names_before_exec(int dirfd, const char *path);
 /** Before the mode of what may be a directory changes: what is captured in it gets its name while it still may. */
 void names_before_mode(int dirfd, const char *path);
 
-/** Before a directory is listed: waits for its pending names. */
+/** The error that opening the name as a directory meets, whatever the kernel thinks; 0: the kernel knows. */
+static inline int names_no_directory(int dirfd, const char *path) {
+    switch (names_state(dirfd, path, true)) {
+    case NAME_OPEN:
+    case NAME_PENDING:
+        return -ENOTDIR;
+    case NAME_ABSENT:
+    case NAME_NO_DIR:
+        return -ENOENT;
+    default:
+        return 0;
+    }
+}
+
+/** Before a directory is listed by a call that reads by itself: waits for its pending names. */
 void names_before_list(int dirfd, const char *path);
-/** lstat of a directory is how tar, rsync and find begin a walk: its times must not change between that and the
- *  listing, which waits. (stat is what savers do with the directory that they write into next: it does not wait.) */
+/** lstat of a directory is how tar, rsync and find begin a walk: its times must not change under them, so it waits for
+ *  the pending names. (stat is what savers do with the directory that they write into next: it does not wait.) */
 void names_before_walk(int dirfd, const char *path);
 
 #endif
