@@ -158,7 +158,7 @@ static bool hidden_from_kernel(uint64_t word) {
 static bool directory_gone(int dirfd, const char *path) {
     struct stat st;
     const struct tables *t = client_tables();
-    return os_fstatat(dirfd, path, &st, 0) == 0 && S_ISDIR(st.st_mode) &&
+    return t != NULL && os_fstatat(dirfd, path, &st, 0) == 0 && S_ISDIR(st.st_mode) &&
            names_find(t, name_hash(st.st_dev, st.st_ino, "", 0)) != 0 && client_alive();
 }
 
