@@ -455,9 +455,18 @@ void names_before_mode(int dirfd, const char *path) {
 }
 
 void names_before_exec(int dirfd, const char *path) {
-    if (guard_readable(path) && strchr(path, '/') != NULL && names_state(dirfd, path, true) != NAME_NONE) {
-        guard_depth++;
-        names_wait(WAIT_ALL, -1);
-        guard_depth--;
+    struct place p;
+    uint64_t word;
+    if (!guard_readable(path) || strchr(path, '/') == NULL) {
+        return;
     }
+    guard_depth++; // in a vfork child, too: that is where a shell starts programs
+    int r = names_find_place(&p, dirfd, path, true, &word);
+    if (r == PLACE_GONE || (r == 0 && word != 0)) {
+        names_wait(WAIT_ALL, -1);
+    }
+    if (r == 0) {
+        place_close(&p);
+    }
+    guard_depth--;
 }
