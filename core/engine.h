@@ -5,6 +5,7 @@
 //   intake.c   sockets → entries: peek, record, consume; passes
 //   entries.c  what each entry does when its turn has come, and when a waiting one is answered
 //   changes.c  the entries that delete or rename
+//   views.c    the entries that look behind a name
 //   files.c    the slots of files, deletions and renames
 //   clients.c  hello, death, leaving
 //   engine.c   the loop, start and restart, the crash handler
@@ -69,8 +70,14 @@ void entries_rebuild(struct engine *e);
 enum verdict { DONE, WAIT };
 /** Answers an entry: what it says goes back in en->msg. DONE. */
 enum verdict entries_say(struct engine *e, struct entry *en, int result);
+/** The same with descriptors. */
+enum verdict entries_answer_fds(struct engine *e, struct entry *en, int result, const int *fds, int nfds);
 /** Descriptors pass from the entry to a slot: both record them for a moment, none is closed. */
 void entries_keep_fds(struct entry *en, const struct file_slot *f);
+
+// views.c
+enum verdict views_lend(struct engine *e, struct entry *en);
+enum verdict views_list(struct engine *e, struct entry *en);
 
 // changes.c
 enum verdict changes_remove(struct engine *e, struct entry *en);

@@ -50,7 +50,7 @@ void entries_reply(struct engine *e, unsigned conn, struct msg *m, int result, c
     }
 }
 
-static enum verdict answer(struct engine *e, struct entry *en, int result, const int *fds, int nfds) {
+enum verdict entries_answer_fds(struct engine *e, struct entry *en, int result, const int *fds, int nfds) {
     bool same = e->p.st->conns[en->conn].client == en->client;
     bool quiet = en->msg.type == MSG_SYNC && en->msg.scope & SYNC_QUIET;
     if (same && !en->canceled && !quiet) {
@@ -60,7 +60,7 @@ static enum verdict answer(struct engine *e, struct entry *en, int result, const
 }
 
 enum verdict entries_say(struct engine *e, struct entry *en, int result) {
-    return answer(e, en, result, NULL, 0);
+    return entries_answer_fds(e, en, result, NULL, 0);
 }
 
 // ---- Chunks
@@ -227,65 +227,6 @@ static enum verdict do_drop(struct engine *e, struct entry *en) {
     return entries_say(e, en, 0);
 }
 
-/** The file whose bytes a slot's inode has: its own, or, of a rename, that of the captured file that is renamed. NULL:
- *  it has all of them. */
-static struct file_slot *file_behind(struct engine *e, struct file_slot *f) {
-    if (f->kind == SLOT_FILE) {
-        return f;
-    }
-    struct file_slot *base = &e->p.st->files[f->base % FILES_MAX];
-    return f->base_id && base->state != FILE_FREE && base->id == f->base_id ? base : NULL;
-}
-
-static enum verdict do_lend(struct engine *e, struct entry *en) {
-    struct msg_lend *l = &en->msg.u.lend;
-    struct stat s;
-    if (os_fstat(en->fds[0], &s) < 0) {
-        return entries_say(e, en, -EBADF);
-    }
-    enum name_state state;
-    struct file_slot *named = names_latest(&e->p, s.st_dev, s.st_ino, l->name, &state);
-    if (!named || (state != NAME_OPEN && state != NAME_PENDING) || named->error || named->dropped || named->done) {
-        return entries_say(e, en, -ENOENT);
-    }
-    struct file_slot *f = file_behind(e, named);
-    l->state = state;
-    l->client = named->client;
-    if (!f) {
-        l->size = 0;
-        l->mtime = (struct timespec){0};
-        return answer(e, en, 0, &named->fd_own, 1);
-    }
-    unsigned slot = (unsigned)(f - e->p.st->files);
-    if (l->flags & LEND_SETTLE && !writer_settled(&e->writer, slot, en->msg.number)) {
-        return WAIT;
-    }
-    if (l->flags & LEND_WRITE && f->state == FILE_CLOSED) {
-        if (!f->error && !commit_prepared(&e->commit, slot)) {
-            return WAIT;
-        }
-        f->taken = 1;
-    }
-    if (l->flags & LEND_SETTLE && f->state == FILE_OPEN) {
-        atomic_store(&e->p.t->files[slot].looked, 1);
-        writer_buffered(f); // who has it may write by the page cache: direct writes beside that end in EIO at fsync
-    }
-    // What is settled may have been truncated since: the kernel knows.
-    l->size = writer_settled(&e->writer, slot, en->msg.number) ? 0 : f->size_end;
-    bool times = f->state == FILE_CLOSED && !f->taken && (f->size_end > 0 || f->close_flags & CLOSE_TIMES);
-    l->mtime = times ? f->mtime : (struct timespec){0};
-    en->msg.file = f->id;
-    en->msg.slot = slot;
-    return answer(e, en, 0, &named->fd_own, 1);
-}
-
-static enum verdict do_list(struct engine *e, struct entry *en) {
-    int fd = listing_make(&e->p, e->files_high, en->fds[0]);
-    answer(e, en, fd == -ENOENT || fd >= 0 ? 0 : fd, &fd, fd >= 0);
-    os_close(fd); // nothing happens where there is none
-    return DONE;
-}
-
 // ---- Waiting for others
 
 struct dir_id {
@@ -385,9 +326,9 @@ static enum verdict do_cancel(struct engine *e, struct entry *en) {
 static enum verdict (*const deeds[MSG_TYPES])(struct engine *, struct entry *) = {
     [MSG_OPEN] = do_open,   [MSG_BORROW] = do_borrow, [MSG_RESERVE] = do_reserve,    [MSG_HAND_OVER] = do_hand_over,
     [MSG_CLOSE] = do_close, [MSG_SETTLE] = do_settle, [MSG_SYNC] = do_sync,          [MSG_DROP] = do_drop,
-    [MSG_WAIT] = do_wait,   [MSG_LEND] = do_lend,     [MSG_RETURN] = do_return,      [MSG_EXEC] = do_exec,
+    [MSG_WAIT] = do_wait,   [MSG_LEND] = views_lend,     [MSG_RETURN] = do_return,      [MSG_EXEC] = do_exec,
     [MSG_LEAVE] = do_leave, [MSG_CANCEL] = do_cancel, [MSG_REMOVE] = changes_remove, [MSG_RENAME] = changes_rename,
-    [MSG_LIST] = do_list,
+    [MSG_LIST] = views_list,
 };
 
 // ---- Turns

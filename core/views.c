@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: MIT
+//
+// views: the entries that look behind a name: the inode of a captured one (LEND), what a directory will hold (LIST).
+// They change nothing but what makes a file ready to be seen.
+
+#include "engine.h"
+#include "listing.h"
+#include "names.h"
+#include "os.h"
+
+#include <errno.h>
+
+/** The file whose bytes a slot's inode has: its own, or, of a rename, that of the captured file that is renamed. NULL:
+ *  it has all of them. */
+static struct file_slot *file_behind(struct engine *e, struct file_slot *f) {
+    if (f->kind == SLOT_FILE) {
+        return f;
+    }
+    struct file_slot *base = &e->p.st->files[f->base % FILES_MAX];
+    return f->base_id && base->state != FILE_FREE && base->id == f->base_id ? base : NULL;
+}
+
+enum verdict views_lend(struct engine *e, struct entry *en) {
+    struct msg_lend *l = &en->msg.u.lend;
+    struct stat s;
+    if (os_fstat(en->fds[0], &s) < 0) {
+        return entries_say(e, en, -EBADF);
+    }
+    enum name_state state;
+    struct file_slot *named = names_latest(&e->p, s.st_dev, s.st_ino, l->name, &state);
+    if (!named || (state != NAME_OPEN && state != NAME_PENDING) || named->error || named->dropped || named->done) {
+        return entries_say(e, en, -ENOENT);
+    }
+    struct file_slot *f = file_behind(e, named);
+    l->state = state;
+    l->client = named->client;
+    if (!f) {
+        l->size = 0;
+        l->mtime = (struct timespec){0};
+        return entries_answer_fds(e, en, 0, &named->fd_own, 1);
+    }
+    unsigned slot = (unsigned)(f - e->p.st->files);
+    if (l->flags & LEND_SETTLE && !writer_settled(&e->writer, slot, en->msg.number)) {
+        return WAIT;
+    }
+    if (l->flags & LEND_WRITE && f->state == FILE_CLOSED) {
+        if (!f->error && !commit_prepared(&e->commit, slot)) {
+            return WAIT;
+        }
+        f->taken = 1;
+    }
+    if (l->flags & LEND_SETTLE && f->state == FILE_OPEN) {
+        atomic_store(&e->p.t->files[slot].looked, 1);
+        writer_buffered(f); // who has it may write by the page cache: direct writes beside that end in EIO at fsync
+    }
+    // What is settled may have been truncated since: the kernel knows.
+    l->size = writer_settled(&e->writer, slot, en->msg.number) ? 0 : f->size_end;
+    bool times = f->state == FILE_CLOSED && !f->taken && (f->size_end > 0 || f->close_flags & CLOSE_TIMES);
+    l->mtime = times ? f->mtime : (struct timespec){0};
+    en->msg.file = f->id;
+    en->msg.slot = slot;
+    return entries_answer_fds(e, en, 0, &named->fd_own, 1);
+}
+
+enum verdict views_list(struct engine *e, struct entry *en) {
+    int fd = listing_make(&e->p, e->files_high, en->fds[0]);
+    entries_answer_fds(e, en, fd == -ENOENT || fd >= 0 ? 0 : fd, &fd, fd >= 0);
+    os_close(fd); // nothing happens where there is none
+    return DONE;
+}
