@@ -7,13 +7,23 @@
 #include "hook_inside.h"
 #include "namecalls.h"
 
+#include <pthread.h>
 #include <sys/mman.h>
 
 #define RETURN_MAX 0x7ffff000 // what one call moves at most
 #define PUMP_BYTES (256 * KIB)
 
-ssize_t hook_write(int fd, const void *buf, size_t len) {
+// These calls are cancellation points, which glibc's are by themselves.
+static inline struct file *captured_point(int fd) {
     struct file *f = hook_captured(fd);
+    if (UNLIKELY(f != NULL)) {
+        pthread_testcancel();
+    }
+    return f;
+}
+
+ssize_t hook_write(int fd, const void *buf, size_t len) {
+    struct file *f = captured_point(fd);
     if (UNLIKELY(fd == CALLSITE_FD)) {
         return hook_ret(callsite_take(buf, len));
     }
@@ -21,24 +31,24 @@ ssize_t hook_write(int fd, const void *buf, size_t len) {
 }
 
 ssize_t hook_pwrite(int fd, const void *buf, size_t len, off_t off) {
-    struct file *f = hook_captured(fd);
+    struct file *f = captured_point(fd);
     return LIKELY(f == NULL) ? NATIVE(pwrite, SYS_pwrite64, fd, buf, len, off)
                              : hook_ret(file_pwrite(f, fd, buf, len, off));
 }
 
 ssize_t hook_writev(int fd, const struct iovec *iov, int n) {
-    struct file *f = hook_captured(fd);
+    struct file *f = captured_point(fd);
     return LIKELY(f == NULL) ? NATIVE(writev, SYS_writev, fd, iov, n) : hook_ret(file_writev(f, fd, iov, n));
 }
 
 ssize_t hook_pwritev(int fd, const struct iovec *iov, int n, off_t off) {
-    struct file *f = hook_captured(fd);
+    struct file *f = captured_point(fd);
     return LIKELY(f == NULL) ? NATIVE(pwritev, SYS_pwritev, fd, iov, n, off)
                              : hook_ret(file_pwritev(f, fd, iov, n, off));
 }
 
 ssize_t hook_pwritev2(int fd, const struct iovec *iov, int n, off_t off, int flags) {
-    struct file *f = hook_captured(fd);
+    struct file *f = captured_point(fd);
     if (UNLIKELY(f != NULL)) {
         if (flags == 0) {
             return hook_ret(off == -1 ? file_writev(f, fd, iov, n) : file_pwritev(f, fd, iov, n, off));
@@ -178,7 +188,7 @@ static void sync_listed(int fd) {
 }
 
 int hook_fsync(int fd) {
-    struct file *f = hook_captured(fd);
+    struct file *f = captured_point(fd);
     if (UNLIKELY(f != NULL)) {
         return (int)hook_ret(file_fsync(f, fd));
     }
@@ -189,7 +199,7 @@ int hook_fsync(int fd) {
 }
 
 int hook_fdatasync(int fd) {
-    struct file *f = hook_captured(fd);
+    struct file *f = captured_point(fd);
     return LIKELY(f == NULL) ? (int)NATIVE(fdatasync, SYS_fdatasync, fd) : (int)hook_ret(file_fsync(f, fd));
 }
 
