@@ -16,6 +16,7 @@ BREAK   ?=
 ASAN    ?=
 T       ?=
 URING   ?= /usr/lib/$(shell $(CC) -print-multiarch)/liburing.a
+DEFLATE ?= /usr/lib/$(shell $(CC) -print-multiarch)/libdeflate.a
 B       := build$(if $(ASAN),-asan)$(if $(BREAK),-break-$(BREAK))
 
 CFLAGS  ?= -O2 -g
@@ -27,7 +28,7 @@ SAN     := $(if $(ASAN),-fsanitize=address$(comma)undefined -fno-omit-frame-poin
 # The core modules that the preloaded library needs. The rest of core is the engine's.
 SHIM_CORE := log os config path protocol runtime staging
 # Modules of the shim without hooks or process state: unit tests may link them.
-SHIM_PURE := policy extents shared listing callsite_text
+SHIM_PURE := policy extents shared listing callsite_text workers crc
 
 CORE_SRC  := $(wildcard core/*.c)
 SHIM_SRC  := $(wildcard shim/*.c)
@@ -110,7 +111,7 @@ $(B)/pic/%.o: %.c $(B)/flags
 
 $(B)/libfastckpt.so: $(SHIM_OBJ) $(EXPORTS)
 	$(CC) $(CFLAGS) -shared -Wl,--no-undefined -Wl,-z,defs -Wl,-z,relro -Wl,-z,now -Wl,-soname,libfastckpt.so \
-	    $(EXPORTS:%=-Wl,--version-script=%) $(SHIM_OBJ) -o $@
+	    $(EXPORTS:%=-Wl,--version-script=%) -Wl,--exclude-libs,ALL $(SHIM_OBJ) $(DEFLATE) -o $@
 
 $(B)/fastckpt: $(CORE_OBJ)
 	$(CC) $(CFLAGS) $(SAN) $(CORE_OBJ) $(URING) -pthread -o $@
@@ -122,7 +123,7 @@ $(B)/core.a: $(filter-out $(B)/obj/core/main.o,$(CORE_OBJ)) $(PURE_OBJ)
 
 $(B)/unit/%: tests/unit/%.c $(B)/core.a $(B)/flags
 	@mkdir -p $(@D)
-	$(CC) $(FLAGS) $(SAN) -MF $@.d $< $(B)/core.a $(URING) -lcriterion -pthread -o $@
+	$(CC) $(FLAGS) $(SAN) -MF $@.d $< $(B)/core.a $(URING) $(DEFLATE) -lz -lcriterion -pthread -o $@
 
 # Victims are ordinary programs: nobody's flags but theirs.
 $(B)/victims/%: tests/victims/%.c $(B)/flags

@@ -37,6 +37,11 @@
         "still in staging. What was closed after it waits. 0: it fails at once.")                                      \
     ROW(IO, io, "auto|uring|threads", "auto", "How the engine writes. auto: io_uring, or else threads.")               \
     ROW(DIRECT, direct, "auto|off", "auto", "Direct I/O. auto: where the file system is known to do it well.")         \
+    ROW(COPY_THREADS, copy_threads, "auto|1|2|3|4|5|6|7|8|9|10|11|12|13|14|15|16", "auto",                             \
+        "How many threads of the job copy a large write, the writing one included. auto: one for each CPU that it "    \
+        "may use, at most 4. Only where the program has threads of its own.")                                          \
+    ROW(CRC, crc, "auto|off", "auto",                                                                                  \
+        "auto: the checksums of torch.save are computed by CPU instructions made for it. off: by torch.")              \
     ROW(LOG, log, "error|info|debug", "info", "How much is printed on stderr and in the engine's log.")                \
     ROW(REPORT, report, "0|1", "0", "1: each process prints a summary of its saves at its end.")                       \
     ROW(ASYNC_SHARED, async_shared, "0|1", "0",                                                                        \

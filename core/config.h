@@ -17,6 +17,7 @@ enum config_fsync { FSYNC_WAIT, FSYNC_DEFER };
 enum config_exit { EXIT_WAIT, EXIT_LEAVE };
 enum config_io { IO_AUTO, IO_URING, IO_THREADS };
 enum config_direct { DIRECT_AUTO, DIRECT_OFF };
+enum config_crc { CRC_AUTO, CRC_OFF };
 
 struct config {
     char paths[CONFIG_PATHS_MAX]; // colon-separated patterns; empty: nothing is captured
@@ -25,6 +26,8 @@ struct config {
     int exit;                     // enum config_exit
     int io;                       // enum config_io
     int direct;                   // enum config_direct
+    int copy_threads;             // 1 to 16; 0: auto
+    int crc;                      // enum config_crc
     int log;                      // enum log_level
     int report;                   // 0 or 1
     uint64_t retry;               // seconds; 0: no retry

@@ -54,6 +54,14 @@ static void leave(const sigset_t *saved) {
     }
 }
 
+bool guard_plain(void) {
+    uint64_t mask = outer_mask;
+    if (nested == 0) {
+        OS_CALL(SYS_rt_sigprocmask, SIG_BLOCK, NULL, &mask, sizeof mask, 0, 0);
+    }
+    return mask == 0;
+}
+
 void guard_let_die(void) {
     static const int ends[] = {SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGALRM, SIGUSR1, SIGUSR2, SIGXCPU};
     uint64_t pending = 0;

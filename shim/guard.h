@@ -50,6 +50,9 @@ void lock_take(struct lock *l, sigset_t *saved);
 bool lock_try(struct lock *l, sigset_t *saved);
 void lock_drop(struct lock *l, const sigset_t *saved);
 
+/** Did the program's thread block no signal when it called us? Then it is in no handler, and may do what allocates. */
+bool guard_plain(void);
+
 /** For waits that may be long while a lock is held: lets a signal through that would end the process (SIGTERM, SIGINT
  *  ... with no handler). Those with a handler wait until the lock is dropped, as behind a write to a slow disk. */
 void guard_let_die(void);

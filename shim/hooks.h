@@ -291,6 +291,13 @@ HOOK_ALIAS(_Exit, _exit)
 HOOK(quick_exit, void, (int status))
 #endif
 
+#if defined(HOOKS_ALL) || defined(HOOKS_TORCH) // hook_torch.c: not libc's but PyTorch's
+HOOK(mz_zip_writer_add_mem_ex_v2, int,
+     (void *zip, const char *name, const void *buf, size_t len, const void *comment, uint16_t comment_len,
+      unsigned flags, uint64_t full_len, uint32_t crc, time_t *when, const char *extra, unsigned extra_len,
+      const char *central, unsigned central_len))
+#endif
+
 #undef HOOK
 #undef HOOK_ALIAS
 #undef HOOKS_ALL
@@ -307,3 +314,4 @@ HOOK(quick_exit, void, (int status))
 #undef HOOKS_PASS
 #undef HOOKS_SYSCALL
 #undef HOOKS_PROCESS
+#undef HOOKS_TORCH

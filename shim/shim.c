@@ -17,6 +17,7 @@
 #include "real.h"
 #include "report.h"
 #include "shared.h"
+#include "workers.h"
 
 #include <dlfcn.h>
 #include <pthread.h>
@@ -35,6 +36,7 @@ void shim_after_fork_in_child(void) {
     shim.pid = os_getpid();
     shim.forked = true;
     atomic_store(&shim.forks, false);
+    workers_begin(shim.config.copy_threads);
     report_after_fork();
     names_after_fork();
     callsite_after_fork();
@@ -95,6 +97,7 @@ __attribute__((constructor)) static void begin(int argc, char **argv, char **env
     if (r == 0) {
         find_engine();
         callsite_start();
+        workers_begin(shim.config.copy_threads);
         pthread_atfork(shim_before_fork, NULL, shim_after_fork_in_child);
         atomic_store_explicit(&shim.ready, true, memory_order_release);
     }

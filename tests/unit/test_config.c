@@ -30,6 +30,8 @@ static void expect_defaults(int disable) {
     cr_expect_eq(c.exit, EXIT_WAIT);
     cr_expect_eq(c.io, IO_AUTO);
     cr_expect_eq(c.direct, DIRECT_AUTO);
+    cr_expect_eq(c.copy_threads, 0);
+    cr_expect_eq(c.crc, CRC_AUTO);
     cr_expect_eq(c.log, LOG_INFO);
     cr_expect_eq(c.report, 0);
     cr_expect_eq(c.retry, 60);
@@ -67,6 +69,11 @@ Test(config, words) {
         {"FASTCKPT_IO=threads", &c.io, IO_THREADS},
         {"FASTCKPT_DIRECT=auto", &c.direct, DIRECT_AUTO},
         {"FASTCKPT_DIRECT=off", &c.direct, DIRECT_OFF},
+        {"FASTCKPT_COPY_THREADS=auto", &c.copy_threads, 0},
+        {"FASTCKPT_COPY_THREADS=1", &c.copy_threads, 1},
+        {"FASTCKPT_COPY_THREADS=16", &c.copy_threads, 16},
+        {"FASTCKPT_CRC=auto", &c.crc, CRC_AUTO},
+        {"FASTCKPT_CRC=off", &c.crc, CRC_OFF},
         {"FASTCKPT_LOG=error", &c.log, LOG_ERROR},
         {"FASTCKPT_LOG=info", &c.log, LOG_INFO},
         {"FASTCKPT_LOG=debug", &c.log, LOG_DEBUG},
