@@ -167,8 +167,8 @@ static ssize_t put_staged(struct file *f, int fd, struct cursor *c, size_t len, 
     while (done < len) {
         struct cursor before = *c;
         const char *p;
-        size_t n = piece(c, min_u64(len - done, CHUNK_SIZE - (off + done) % CHUNK_SIZE), &p);
-        int r = held_put(f, off + done, p, (uint32_t)n);
+        size_t n = piece(c, len - done, &p);
+        ssize_t r = held_put(f, off + done, p, n);
         if (r < 0) {
             *c = before;
             if (r == -EPIPE) {
@@ -178,8 +178,9 @@ static ssize_t put_staged(struct file *f, int fd, struct cursor *c, size_t len, 
             ssize_t w = r < 0 ? r : put_native(f, fd, c, len - done, (off_t)(off + done));
             return w < 0 ? (done > 0 ? (ssize_t)done : w) : (ssize_t)done + w;
         }
-        done += n;
-        f->bytes_staged += n;
+        c->skip -= n - (size_t)r;
+        done += (size_t)r;
+        f->bytes_staged += (size_t)r;
     }
     return (ssize_t)done;
 }

@@ -12,24 +12,31 @@
 #include "client.h"
 #include "copy.h"
 #include "extents.h"
+#include "workers.h"
+
+#define WHOLE_MAX 8 // chunks copied at a time: enough to keep helpers awake, and the engine soon has the first
 
 static void forget(struct file *f, uint32_t i) {
     f->n_held--;
     memmove(&f->held[i], &f->held[i + 1], (f->n_held - i) * sizeof f->held[0]);
 }
 
-// Hands the i-th over (they stand in the order in which they were taken).
-static int hand_over(struct file *f, uint32_t i) {
-    const struct held *h = &f->held[i];
-    if (h->n == 0) {
-        client_put_chunk(h->chunk);
-        forget(f, i);
-        return 0;
-    }
+static int send_over(const struct file *f, const struct held *h) {
     struct msg m = {.type = MSG_HAND_OVER, .file = f->id, .slot = f->slot};
     m.u.hand_over = (struct msg_hand_over){.chunk = h->chunk, .n = h->n, .index = h->index};
     memcpy(m.u.hand_over.extent, h->extent, h->n * sizeof h->extent[0]);
-    int r = client_hand_over(&m);
+    return client_hand_over(&m);
+}
+
+// Hands the i-th over (they stand in the order in which they were taken).
+static int hand_over(struct file *f, uint32_t i) {
+    const struct held *h = &f->held[i];
+    int r = 0;
+    if (h->n == 0) {
+        client_put_chunk(h->chunk);
+    } else {
+        r = send_over(f, h);
+    }
     forget(f, i);
     return r;
 }
@@ -78,7 +85,67 @@ static int find(const struct file *f, uint64_t index) {
     return -1;
 }
 
-int held_put(struct file *f, uint64_t off, const void *src, uint32_t len) {
+// ---- Several whole chunks, by several threads
+
+struct whole {
+    const char *src;
+    uint32_t n;
+    struct held to[WHOLE_MAX];
+};
+
+static void copy_block(void *arg, uint32_t i) {
+    const struct whole *w = arg;
+    size_t at = (size_t)i * WORKERS_BLOCK;
+    copy_in((char *)w->to[at / CHUNK_SIZE].mem + at % CHUNK_SIZE, w->src + at, WORKERS_BLOCK);
+}
+
+// Takes chunks for up to `n` from `index` on: the first as ever, the others as far as they are in our hands already. A
+// chunk that is held partly ends it.
+static int take_whole(struct file *f, struct whole *w, uint64_t index, uint32_t n) {
+    int i = take(f, index);
+    if (i < 0) {
+        return i;
+    }
+    w->to[w->n++] = f->held[i];
+    forget(f, (uint32_t)i);
+    while (w->n < n && w->n < WHOLE_MAX && find(f, index + w->n) < 0) {
+        struct held *h = &w->to[w->n];
+        int chunk = client_take_chunk(false, &h->mem);
+        if (chunk < 0) {
+            break;
+        }
+        h->chunk = (uint32_t)chunk;
+        w->n++;
+    }
+    for (uint32_t k = 0; k < w->n; k++) {
+        w->to[k].index = index + k;
+        w->to[k].n = 1;
+        w->to[k].extent[0] = (struct extent){0, CHUNK_SIZE};
+    }
+    return 0;
+}
+
+static ssize_t put_whole(struct file *f, uint64_t off, const void *src, uint32_t n) {
+    struct whole w = {.src = src};
+    int r = take_whole(f, &w, off / CHUNK_SIZE, n);
+    if (r < 0) {
+        return r;
+    }
+    workers_run(copy_block, &w, w.n * (CHUNK_SIZE / WORKERS_BLOCK));
+    f->staged_end = max_u64(f->staged_end, off + (uint64_t)w.n * CHUNK_SIZE);
+    for (uint32_t i = 0; i < w.n; i++) {
+        if (r == 0) {
+            r = send_over(f, &w.to[i]);
+        } else {
+            client_put_chunk(w.to[i].chunk);
+        }
+    }
+    return r < 0 ? r : (ssize_t)(w.n * CHUNK_SIZE);
+}
+
+// ---- One chunk
+
+static ssize_t put_part(struct file *f, uint64_t off, const void *src, uint32_t len) {
     uint64_t index = off / CHUNK_SIZE;
     uint32_t in = (uint32_t)(off % CHUNK_SIZE);
     int i = find(f, index);
@@ -101,7 +168,16 @@ int held_put(struct file *f, uint64_t off, const void *src, uint32_t len) {
     f->staged_end = max_u64(f->staged_end, off + len);
     // A file's first chunk has no bytes below NATIVE_HEAD.
     if (extents_full(h->extent, h->n, index == 0 ? NATIVE_HEAD : 0, CHUNK_SIZE)) {
-        return hand_over(f, (uint32_t)i);
+        int r = hand_over(f, (uint32_t)i);
+        return r < 0 ? r : (ssize_t)len;
     }
-    return 0;
+    return (ssize_t)len;
+}
+
+ssize_t held_put(struct file *f, uint64_t off, const void *src, size_t len) {
+    uint64_t in = off % CHUNK_SIZE;
+    if (in == 0 && len >= WORKERS_MIN && find(f, off / CHUNK_SIZE) < 0 && workers_there(guard_plain())) {
+        return put_whole(f, off, src, (uint32_t)(len / CHUNK_SIZE));
+    }
+    return put_part(f, off, src, (uint32_t)min_u64(len, CHUNK_SIZE - in));
 }

@@ -8,9 +8,10 @@
 
 #include "file.h"
 
-/** Copies `len` bytes, all within one chunk of the file, at offset `off`, into staging. 0, or an error: they are to
- *  be written again, by the kernel. -EAGAIN (no chunk is to be had), -EPIPE (keeper and engine are gone), ... */
-int held_put(struct file *f, uint64_t off, const void *src, uint32_t len);
+/** Copies some of the `len` > 0 bytes at offset `off` into staging: up to the end of a chunk, or several whole chunks,
+ *  shared with helpers. How many, or an error: they are to be written again, by the kernel. -EAGAIN (no chunk is to be
+ *  had), -EPIPE (keeper and engine are gone), ... */
+ssize_t held_put(struct file *f, uint64_t off, const void *src, size_t len);
 
 /** Hands all chunks over. 0, or the first error (-EPIPE): none is held afterwards whatever the result. */
 int held_hand_over(struct file *f);

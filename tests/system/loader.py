@@ -77,6 +77,11 @@ def proc(*args, **kw):
 
 # ---------------------------------------------------------------------------------------------------- processes
 
+def copying(mode):
+    """While threads copy a large write."""
+    return lambda: same([victim("proc_copy"), mode], env={"FASTCKPT_COPY_THREADS": "4"}, used=mode not in ("_exit",))
+
+
 def fds(kind):
     def low():
         return same(["bash", "-c", "ulimit -n 1024; exec \"$@\"", "sh", victim("proc_fds"), kind])
@@ -283,8 +288,10 @@ def twice():
         same([victim("proc")] + mode, env={"FASTCKPT_ENGINE": BIN}, preload="{}:" + copy)
 
 
+COPYING = ["large", "fork", "signals", "cancel", "ids", "vfork", "exit", "_exit", "exec", "last", "unmap"]
 MODES = ["plain", "spawn", "clone", "rawfork", "badexec", "execopen", "daemonise", "handler", "exit-thread"]
 run_cases([(m, lambda m=m: proc(m)) for m in MODES] +
+          [("copying-" + m, copying(m)) for m in COPYING] +
           [("fork8", lambda: proc("fork8", "20"))] + [("vfork" + level, vfork(level)) for level in ("-O0", "-O3")] +
           [("fds-" + k, fds(k)) for k in ("loop", "range", "from", "raw", "dup", "numbers")] +
           [("ends-" + k, ends(k)) for k in
