@@ -1,0 +1,117 @@
+#!/usr/bin/python3
+# SPDX-License-Identifier: MIT
+# run-as: both
+# timeout: 120
+#
+# Proves where there are copy threads: in a process with threads of its own, after its first large write, as many as
+# configured; none in others, in a fork child, or a while after the last write. And that they cost no CPU time worth
+# mentioning when all cores compute. How: /proc/self/task and rusage, inside of programs. Cannot see how much faster a
+# save gets on cores that are free, which is bench's. What they must survive is in loader.py (copying-*).
+
+import os
+import sys
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
+from fc import *  # noqa: E402,F403
+
+PROGRAM = """
+import glob, os, sys, threading, time
+data = b'abcdefgh' * (3 << 20) # 24 MiB
+def save(path='m.bin', n=len(data)):
+    with open(path, 'wb', 0) as f:
+        left = memoryview(data)[:n]
+        while len(left):
+            left = left[f.write(left):]
+def copiers():
+    return sum(open(p).read() == 'fastckpt-copy\\n' for p in glob.glob('/proc/self/task/*/comm'))
+def a_thread():
+    e = threading.Event()
+    threading.Thread(target=e.wait, daemon=True).start()
+    return e
+"""
+
+
+def seen(text, **config):
+    """The numbers that the program prints; the file has to be right as well."""
+    box = Box("box", STAGING="256M", **config)
+    r = box.run([PYTHON, "-c", PROGRAM + text])
+    assert r.rc == 0 and not r.messages(), r
+    assert box.wait().rc == 0
+    with open(os.path.join(box.d, "m.bin"), "rb") as f:
+        whole = f.read()
+    assert whole and whole == (b"abcdefgh" * (3 << 20))[:len(whole)], "other bytes"
+    return [int(w) for w in r.out.split()]
+
+
+def where():
+    with_thread = "a_thread(); save(); print(copiers())"
+    assert seen(with_thread, COPY_THREADS=4) == [3]
+    assert seen(with_thread, COPY_THREADS=1) == [0]
+    auto = min(4, len(os.sched_getaffinity(0))) - 1
+    assert seen(with_thread) == [auto]
+    assert seen("os.sched_setaffinity(0, {min(os.sched_getaffinity(0))}); " + with_thread) == [0]
+    assert seen("save(); print(copiers())", COPY_THREADS=4) == [0], "a process without threads"
+    assert seen("a_thread(); save(n=7 << 20); print(copiers())", COPY_THREADS=4) == [0], "a small write"
+    assert seen("a_thread(); print(copiers()); save('/dev/null'); print(copiers()); save(n=1)", COPY_THREADS=4) == \
+        [0, 0], "nothing captured"
+    masked = "import signal; signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1]); "
+    assert seen(masked + with_thread, COPY_THREADS=4) == [0], "perhaps in a handler"
+
+
+def when():
+    text = """
+e = a_thread()
+save()
+print(copiers())
+pid = os.fork()
+if pid == 0:
+    n = copiers()
+    save('c.bin')
+    n += copiers()
+    a_thread()
+    save('c.bin')
+    os._exit(n * 16 + copiers())
+print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+for i in range(60):
+    time.sleep(0.1)
+    if copiers() == 0:
+        break
+print(copiers())
+save()
+print(copiers())
+"""
+    # three; none in the child until it has a thread and a large write; none when idle; three again
+    assert seen(text, COPY_THREADS=4) == [3, 3, 0, 3]
+
+
+def busy():
+    """All cores compute: several threads need no more CPU time than one, and no save waits for a helper for long."""
+    text = """
+import resource, subprocess
+burn = [subprocess.Popen([sys.executable, '-c', 'while True: pass']) for i in os.sched_getaffinity(0)]
+a_thread()
+save(); save()
+t, c = [], resource.getrusage(resource.RUSAGE_SELF)
+for i in range(12):
+    b = time.monotonic()
+    save()
+    t.append(time.monotonic() - b)
+d = resource.getrusage(resource.RUSAGE_SELF)
+for p in burn:
+    p.kill()
+    p.wait()
+print(int(1e6 * (d.ru_utime + d.ru_stime - c.ru_utime - c.ru_stime)), int(1e6 * sorted(t)[6]))
+"""
+    one, four = [], []
+    for i in range(3):
+        one.append(seen(text, COPY_THREADS=1))
+        four.append(seen(text, COPY_THREADS=4))
+    cpu = [sorted(x[0] for x in side)[1] for side in (one, four)]
+    held = [sorted(x[1] for x in side)[1] for side in (one, four)]
+    say("# CPU us of 12 saves: %s; us a save: %s" % (cpu, held))
+    # a save is a few ms of work; a slice of the scheduler is as long, and decides over a single one
+    assert cpu[1] < 1.5 * cpu[0] + 20000, "CPU time %s" % cpu
+    assert held[1] < 2 * held[0] + 10000, "held %s" % held
+
+
+run_cases([(f.__name__, f) for f in (where, when, busy)])
