@@ -33,7 +33,7 @@ def a_thread():
 
 def seen(text, **config):
     """The numbers that the program prints; the file has to be right as well."""
-    box = Box("box", STAGING="256M", **config)
+    box = Box("box", **dict({"STAGING": "256M"}, **config))
     r = box.run([PYTHON, "-c", PROGRAM + text])
     assert r.rc == 0 and not r.messages(), r
     assert box.wait().rc == 0
@@ -114,4 +114,49 @@ print(int(1e6 * (d.ru_utime + d.ru_stime - c.ru_utime - c.ru_stime)), int(1e6 * 
     assert held[1] < 2 * held[0] + 10000, "held %s" % held
 
 
-run_cases([(f.__name__, f) for f in (where, when, busy)])
+def little_staging():
+    """Fewer chunks than are copied at a time; two threads save at once."""
+    text = """
+e = threading.Thread(target=lambda: [save('n.bin') for i in range(6)])
+e.start()
+for i in range(6):
+    save()
+e.join()
+print(int(open('n.bin', 'rb').read() == data))
+"""
+    assert seen(text, COPY_THREADS=4, STAGING="16M") == [1]
+
+
+def engine_dies():
+    """Each save in turn loses the engine, or the pair, in its middle."""
+    box = Box("dies", STAGING="256M", COPY_THREADS=4)
+    text = """
+a_thread()
+for i in range(8):
+    save()
+    print(i, flush=True)
+    sys.stdin.readline()
+    with open('m%d.bin' % i, 'wb', 0) as f:
+        for k in range(4):
+            f.write(data)
+            time.sleep(0.02)
+"""
+    p = box.start([PYTHON, "-c", PROGRAM + text], stdin=subprocess.PIPE)
+    for i in range(8):
+        assert p.stdout.readline() == "%d\n" % i
+        s = box.status()
+        p.stdin.write("\n")
+        p.stdin.flush()
+        time.sleep(0.01 + i * 0.008)
+        os.kill(s["engine_pid"], signal.SIGKILL)
+        if i == 7:
+            os.kill(s["keeper_pid"], signal.SIGKILL)
+    err = p.communicate(timeout=60)[1]
+    assert p.returncode == 0 or "m.bin" in err or "m7.bin" in err, err
+    box.wait()
+    for i in range(8):
+        with open(os.path.join(box.d, "m%d.bin" % i), "rb") as f:
+            assert f.read() == b"abcdefgh" * (3 << 20) * 4, "m%d.bin" % i
+
+
+run_cases([(f.__name__, f) for f in (where, when, busy, little_staging, engine_dies)])

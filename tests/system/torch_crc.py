@@ -169,6 +169,10 @@ def canary(python):
     return run
 
 
+def name_of(python):
+    return "debian" if python == PYTHON else os.path.basename(os.path.dirname(os.path.dirname(python)))
+
+
 def no_venv():
     raise Skip("needs BUILD/venv*: make clients")
 
@@ -181,8 +185,7 @@ if __name__ == "__main__":
     if not VENVS:
         cases.append(("venv", no_venv))
     for p in VENVS:
-        name = os.path.basename(os.path.dirname(os.path.dirname(p)))
-        cases.append(("torch-" + name, torch_case(p, *KINDS, COPY_THREADS="4")))
+        cases.append(("torch-" + name_of(p), torch_case(p, *KINDS, COPY_THREADS="4")))
     for p in VENVS[:1]:
         cases += [("torch-off", torch_case(p, "sizes", CRC="off")), ("canary", canary(p))]
     run_cases(cases)
