@@ -5,8 +5,8 @@
 #
 # Proves that checksums of torch.save are computed by us where PyTorch takes them, are right, and that every other call
 # of that function goes where it would go natively, unchanged. How: libraries made for it that say what they were called
-# with; every PyTorch at hand (Debian's, and those in BUILD/venv*) natively and under the shim, bytes compared, zipfile
-# asked, the shim's debug line read; a canary with wrong checksums. Cannot see versions that are not there.
+# with; Debian's PyTorch and the newest (BUILD/venv, by `make clients`) natively and under the shim: bytes compared,
+# zipfile asked, the shim's debug line read. Cannot see other versions: tests/long/torch_zip.py runs what is there.
 
 import glob
 import os
@@ -152,27 +152,6 @@ def torch_case(python, *kinds, **kw):
     return run
 
 
-def canary(python):
-    """Wrong checksums: both the comparison and zipfile must say so."""
-    def run():
-        out = os.path.join(TMP, "break-6")
-        sh("make", "-s", "-j2", "-C", ROOT, "B=" + out, "BREAK=6", out + "/libfastckpt.so")
-        box, knows, n, r = torch_saves(python, "sizes", lib=out + "/libfastckpt.so", ENGINE=BIN)
-        if not knows:
-            raise Skip("before 2.6: no checksum is ours")
-        assert "None" in n.out and "None" not in r.out and "data/" in r.out, (n, r)
-        try:
-            compare_trees(box.native_d, box.d)
-        except AssertionError:
-            return
-        raise AssertionError("the trees compare equal")
-    return run
-
-
-def name_of(python):
-    return "debian" if python == PYTHON else os.path.basename(os.path.dirname(os.path.dirname(python)))
-
-
 def no_venv():
     raise Skip("needs BUILD/venv*: make clients")
 
@@ -181,11 +160,6 @@ KINDS = ("sizes", "writers", "script", "without")
 
 if __name__ == "__main__":
     cases = [(f.__name__, f) for f in (takes, not_ours, older, elsewhere, several, many_places)]
-    cases.append(("torch-debian", torch_case(PYTHON, *KINDS)))
-    if not VENVS:
-        cases.append(("venv", no_venv))
-    for p in VENVS:
-        cases.append(("torch-" + name_of(p), torch_case(p, *KINDS, COPY_THREADS="4")))
-    for p in VENVS[:1]:
-        cases += [("torch-off", torch_case(p, "sizes", CRC="off")), ("canary", canary(p))]
+    cases.append(("torch-debian", torch_case(PYTHON, "sizes")))
+    cases += [("torch-venv", torch_case(p, *KINDS, COPY_THREADS="4")) for p in VENVS[:1]] or [("venv", no_venv)]
     run_cases(cases)
