@@ -37,7 +37,7 @@
         "still in staging. What was closed after it waits. 0: it fails at once.")                                      \
     ROW(IO, io, "auto|uring|threads", "auto", "How the engine writes. auto: io_uring, or else threads.")               \
     ROW(DIRECT, direct, "auto|off", "auto", "Direct I/O. auto: where the file system is known to do it well.")         \
-    ROW(COPY_THREADS, copy_threads, "auto|1|2|3|4|5|6|7|8|9|10|11|12|13|14|15|16", "auto",                             \
+    ROW(COPY_THREADS, copy_threads, "auto|1|2|3|4|5|6|7|8", "auto",                                                    \
         "How many threads of the job copy a large write, the writing one included. auto: one for each CPU that it "    \
         "may use, at most 4. Only where the program has threads of its own.")                                          \
     ROW(CRC, crc, "auto|off", "auto",                                                                                  \

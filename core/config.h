@@ -26,7 +26,7 @@ struct config {
     int exit;                     // enum config_exit
     int io;                       // enum config_io
     int direct;                   // enum config_direct
-    int copy_threads;             // 1 to 16; 0: auto
+    int copy_threads;             // 1 to 8; 0: auto
     int crc;                      // enum config_crc
     int log;                      // enum log_level
     int report;                   // 0 or 1

@@ -14,7 +14,6 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#define WORKERS_MAX   16                 // threads at one job, the caller included
 #define WORKERS_BLOCK (1024u * 1024u)    // a good size of a block: a tenth of a millisecond or so
 #define WORKERS_MIN   (8u * 1024 * 1024) // bytes from which on it is worth to wake somebody
 

@@ -71,7 +71,7 @@ Test(config, words) {
         {"FASTCKPT_DIRECT=off", &c.direct, DIRECT_OFF},
         {"FASTCKPT_COPY_THREADS=auto", &c.copy_threads, 0},
         {"FASTCKPT_COPY_THREADS=1", &c.copy_threads, 1},
-        {"FASTCKPT_COPY_THREADS=16", &c.copy_threads, 16},
+        {"FASTCKPT_COPY_THREADS=8", &c.copy_threads, 8},
         {"FASTCKPT_CRC=auto", &c.crc, CRC_AUTO},
         {"FASTCKPT_CRC=off", &c.crc, CRC_OFF},
         {"FASTCKPT_LOG=error", &c.log, LOG_ERROR},
