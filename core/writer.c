@@ -446,12 +446,11 @@ void writer_rebuild(struct writer *w) {
         if (s != CHUNK_HANDED && s != CHUNK_FLYING) {
             continue;
         }
-        if (s == CHUNK_FLYING) {
-            chunk_store(w->p, c, CHUNK_HANDED, chunk_word_client(word), chunk_word_number(word));
-#if FASTCKPT_BREAK != 2 // canary: a restart without fence
+#if FASTCKPT_BREAK != 2          // canary: a restart without fence
+        if (s == CHUNK_FLYING) { // the word stays: should this engine die before the fence, the next one needs it too
             w->run[w->p->st->chunks[c].file].fence = true;
-#endif
         }
+#endif
         found[n++] = (struct found){chunk_word_number(word), c};
     }
     if (found) {
