@@ -125,6 +125,12 @@ $(B)/unit/%: tests/unit/%.c $(B)/core.a $(B)/flags
 	@mkdir -p $(@D)
 	$(CC) $(FLAGS) $(SAN) -MF $@.d $< $(B)/core.a $(URING) $(DEFLATE) -lz -lcriterion -pthread -o $@
 
+# On the simulated disk, which takes the place of io.
+SIMDISK := $(patsubst %,$(B)/obj/tests/lib/%.o,simdisk simdisk_io simdisk_cut)
+$(B)/unit/test_crash: tests/unit/test_crash.c $(SIMDISK) $(B)/core.a $(B)/flags
+	@mkdir -p $(@D)
+	$(CC) $(FLAGS) $(SAN) -MF $@.d $< $(SIMDISK) $(B)/core.a -lcriterion -pthread -o $@
+
 # Victims are ordinary programs: nobody's flags but theirs.
 $(B)/victims/%: tests/victims/%.c $(B)/flags
 	@mkdir -p $(@D)
@@ -134,4 +140,4 @@ $(B)/victims/%: tests/victims/%.cc $(B)/flags
 	@mkdir -p $(@D)
 	$(CXX) -O2 -g -Wall -Wextra -MMD -MP -MF $@.d $< -pthread -o $@
 
--include $(CORE_OBJ:.o=.d) $(SHIM_OBJ:.o=.d) $(PURE_OBJ:.o=.d) $(UNIT:=.d) $(VICTIMS:=.d)
+-include $(CORE_OBJ:.o=.d) $(SHIM_OBJ:.o=.d) $(PURE_OBJ:.o=.d) $(UNIT:=.d) $(VICTIMS:=.d) $(SIMDISK:.o=.d)

@@ -4,11 +4,13 @@
 # timeout: 300
 # serial
 #
-# Proves that the power-cut and kill tests can see: an engine built to publish without sync (1), to write again after a
-# restart without fence (2), or to publish before the bytes are there (3) must fail them. How: the same functions with
-# the engine of FASTCKPT_BREAK=n under the ordinary shim. Cannot see faults of other kinds.
+# Proves that the power-cut and kill tests and the simulated disk can see: an engine built to publish without sync (1),
+# to write again after a restart without fence (2), or to publish before the bytes are there (3) must fail them. How: the
+# same functions with the engine of FASTCKPT_BREAK=n under the ordinary shim, and unit/test_crash built with it. Cannot
+# see faults of other kinds.
 
 import os
+import subprocess
 import sys
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
@@ -18,11 +20,21 @@ from kill_engine import fenced  # noqa: E402
 from powercut import cuts  # noqa: E402
 
 
-def engine(n):
-    """Builds the engine with fault n, in this test's own directory."""
+def built(n, what):
+    """Builds something with fault n, in this test's own directory."""
     out = os.path.join(TMP, "break-%d" % n)
-    sh("make", "-s", "-j2", "-C", ROOT, "B=" + out, "BREAK=%d" % n, out + "/fastckpt")
-    return out + "/fastckpt"
+    sh("make", "-s", "-j2", "-C", ROOT, "B=" + out, "BREAK=%d" % n, out + "/" + what)
+    return out + "/" + what
+
+
+def engine(n):
+    return built(n, "fastckpt")
+
+
+def on_simulated_disk():
+    for n in (1, 2, 3):
+        r = subprocess.run([built(n, "unit/test_crash"), "-j1"], capture_output=True, text=True, timeout=200)
+        assert r.returncode != 0 and "no state of the history" in r.stderr, "fault %d was not seen: %s" % (n, r)
 
 
 def without_sync():
@@ -30,9 +42,9 @@ def without_sync():
 
 
 def without_fence():
-    built = engine(2)
+    slow = engine(2)
     # Whether a dead engine's write comes late is chance: several runs, one of which has to show it.
-    assert any(fenced("c2-%d" % i, ENGINE=built) for i in range(5)), "five runs found no foreign bytes"
+    assert any(fenced("c2-%d" % i, ENGINE=slow) for i in range(5)), "five runs found no foreign bytes"
 
 
 def before_the_bytes():
@@ -40,4 +52,4 @@ def before_the_bytes():
 
 
 if __name__ == "__main__":
-    run_cases([(f.__name__, f) for f in (without_sync, without_fence, before_the_bytes)])
+    run_cases([(f.__name__, f) for f in (on_simulated_disk, without_sync, without_fence, before_the_bytes)])

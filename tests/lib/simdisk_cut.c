@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: MIT
+//
+// simdisk_cut: see simdisk.h: what a power cut leaves of the model. Operations on names form groups, one a device
+// (SIM_JOURNAL) or one a directory (SIM_DIRS); of each group some beginning is there.
+
+#include "simdisk_inside.h"
+
+#include <criterion/criterion.h>
+#include <string.h>
+
+#define WAYS_MOST 24 // ways of cutting the groups looked at in one power cut
+
+enum fate { GONE, THERE, SOME };
+
+static unsigned group_of(unsigned dir) {
+    if (sim.order == SIM_DIRS) {
+        return dir;
+    }
+    unsigned g = 0;
+    while (sim.dir[g].dev != sim.dir[dir].dev) {
+        g++;
+    }
+    return g; // the first directory of the device stands for it
+}
+
+static void set_name(struct sim_names *names, unsigned dir, const char *name, unsigned inode, bool there) {
+    for (unsigned i = 0; i < names->n; i++) {
+        if (names->name[i].dir == dir && strcmp(names->name[i].name, name) == 0) {
+            names->name[i].inode = inode;
+            if (!there) {
+                names->name[i] = names->name[--names->n];
+            }
+            return;
+        }
+    }
+    if (there) {
+        cr_assert_lt(names->n, SIM_NAMES);
+        struct sim_name *n = &names->name[names->n++];
+        n->dir = dir;
+        n->inode = inode;
+        strcpy(n->name, name);
+    }
+}
+
+static void apply(struct sim_names *names, const struct sim_op *op) {
+    if (op->kind == SIM_RENAME) {
+        set_name(names, op->from, op->old, 0, false);
+    }
+    set_name(names, op->dir, op->name, op->inode, op->kind != SIM_UNLINK);
+}
+
+void sim_names_durable(unsigned dir) {
+    unsigned g = group_of(dir), last = 0, kept = 0;
+    for (unsigned i = 0; i < sim.n_ops; i++) {
+        bool touched = sim.op[i].dir == dir || (sim.op[i].kind == SIM_RENAME && sim.op[i].from == dir);
+        last = touched ? i + 1 : last;
+    }
+    for (unsigned i = 0; i < sim.n_ops; i++) {
+        if (i < last && group_of(sim.op[i].dir) == g) {
+            apply(&sim.durable, &sim.op[i]);
+        } else {
+            sim.op[kept++] = sim.op[i];
+        }
+    }
+    sim.n_ops = kept;
+}
+
+/** Is the inode what it should be, if its unsynced changes met this fate? */
+static bool is_whole(const struct sim_inode *x, enum fate fate) {
+    uint64_t hash[SIM_BLOCKS], size = x->size_durable;
+    for (unsigned b = 0; b < x->n_blocks; b++) {
+        hash[b] = x->block[b].durable;
+    }
+    for (unsigned i = 0; i < x->n_changes; i++) {
+        const struct sim_change *c = &x->change[i];
+        unsigned part = fate == SOME ? sim_random(3) : (unsigned)fate; // 2: torn
+        if (part == GONE) {
+            continue;
+        }
+        if (c->is_size) {
+            size = c->value;
+        } else {
+            hash[c->block] = part == SOME && hash[c->block] != c->value ? ~c->value : c->value;
+        }
+    }
+    bool whole = size == x->size_want;
+    for (unsigned b = 0; b < x->n_blocks; b++) {
+        whole &= hash[b] == x->block[b].want;
+    }
+    return whole;
+}
+
+static void look(const struct sim_names *names, enum fate fate, struct sim_entry *out) {
+    for (unsigned i = 0; i < names->n; i++) {
+        const struct sim_inode *x = &sim.inode[names->name[i].inode];
+        out[i] = (struct sim_entry){.dir = names->name[i].dir, .id = x->id, .whole = is_whole(x, fate)};
+        strcpy(out[i].name, names->name[i].name);
+    }
+}
+
+static void cut_at(const unsigned keep[SIM_DIRS_MAX], void (*check)(const struct sim_entry *, unsigned)) {
+    struct sim_names names = sim.durable;
+    unsigned seen[SIM_DIRS_MAX] = {0};
+    for (unsigned i = 0; i < sim.n_ops; i++) {
+        unsigned g = group_of(sim.op[i].dir);
+        if (seen[g]++ < keep[g]) {
+            apply(&names, &sim.op[i]);
+        }
+    }
+    static struct sim_entry entries[SIM_NAMES];
+    for (enum fate fate = GONE; fate <= SOME; fate++) {
+        look(&names, fate, entries);
+        check(entries, names.n);
+    }
+}
+
+void sim_power_cut(void (*check)(const struct sim_entry *entries, unsigned n)) {
+    unsigned n[SIM_DIRS_MAX] = {0}, keep[SIM_DIRS_MAX] = {0}, ways = 1;
+    for (unsigned i = 0; i < sim.n_ops; i++) {
+        n[group_of(sim.op[i].dir)]++;
+    }
+    for (unsigned g = 0; g < sim.n_dirs; g++) {
+        ways *= n[g] + 1;
+    }
+    for (unsigned w = 0; w < ways && w < WAYS_MOST; w++) {
+        for (unsigned g = 0, rest = w; g < sim.n_dirs; rest /= n[g] + 1, g++) {
+            keep[g] = ways <= WAYS_MOST ? rest % (n[g] + 1) : sim_random(n[g] + 1);
+        }
+        cut_at(keep, check);
+    }
+}
+
+unsigned sim_now(struct sim_entry entries[SIM_NAMES]) {
+    struct sim_names names = sim.durable;
+    for (unsigned i = 0; i < sim.n_ops; i++) {
+        apply(&names, &sim.op[i]);
+    }
+    look(&names, THERE, entries);
+    return names.n;
+}

@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: MIT
+//
+// simdisk_inside: the model that simdisk.c fills and simdisk_cut.c looks at. Data only.
+
+#ifndef FASTCKPT_SIMDISK_INSIDE_H
+#define FASTCKPT_SIMDISK_INSIDE_H
+
+#include "core/util.h"
+#include "simdisk.h"
+
+#define SIM_BLOCKS  16
+#define SIM_CHANGES 128
+#define SIM_OPS     256
+#define SIM_FDS     1024
+
+struct sim_block {
+    unsigned number;
+    uint64_t durable, now, want; // hashes
+};
+
+/** One change of an inode that is not synced: of a block, or of the size. */
+struct sim_change {
+    bool is_size, lost; // lost: no sync will ever bring it to the disk
+    unsigned block;
+    uint64_t value; // hash or size
+};
+
+struct sim_inode {
+    int fd;
+    uint64_t dev, ino;
+    unsigned id; // of sim_expect
+    uint64_t size_durable, size_now, size_want;
+    unsigned n_blocks, n_changes;
+    struct sim_block block[SIM_BLOCKS];
+    struct sim_change change[SIM_CHANGES];
+    unsigned errors; // write errors so far, told once to each descriptor
+    unsigned told[SIM_FDS];
+};
+
+enum sim_kind { SIM_LINK, SIM_UNLINK, SIM_RENAME };
+
+struct sim_op {
+    enum sim_kind kind;
+    unsigned dir, from; // RENAME: from `old` in `from`
+    unsigned inode;
+    char name[SIM_NAME], old[SIM_NAME];
+};
+
+struct sim_name {
+    unsigned dir, inode;
+    char name[SIM_NAME];
+};
+
+struct sim_names {
+    unsigned n;
+    struct sim_name name[SIM_NAMES];
+};
+
+struct sim_dir_id {
+    uint64_t dev, ino;
+};
+
+struct sim_work { // one of the two
+    struct io_req *req;
+    struct io_job *job;
+};
+
+struct sim_ghost {
+    unsigned inode;
+    const void *buf;
+    size_t len;
+    off_t off;
+};
+
+struct io {
+    unsigned n;
+    struct sim_work work[512];
+};
+
+struct sim {
+    enum sim_order order;
+    uint64_t seed;
+    unsigned n_inodes, n_dirs, n_ops, n_ghosts;
+    struct sim_inode inode[SIM_INODES];
+    struct sim_dir_id dir[SIM_DIRS_MAX];
+    struct sim_names durable;
+    struct sim_op op[SIM_OPS]; // not synced, in their order
+    struct sim_ghost ghost[64];
+    struct sim_work in_hand;
+    unsigned die_at, fail_from, fail_to;
+    uint64_t fail_dev;
+};
+extern struct sim sim;
+
+/** The model's number of the inode open as `fd`. */
+unsigned sim_inode_of(int fd);
+/** A sync of directory `dir`: what of the operations on names is durable now leaves the list. */
+void sim_names_durable(unsigned dir);
+
+#endif
