@@ -39,7 +39,7 @@ EXPORTS   := $(wildcard shim/exports.map)
 
 LIB     := $(if $(SHIM_SRC),$(B)/libfastckpt.so)
 BIN     := $(if $(wildcard core/main.c),$(B)/fastckpt)
-VICTIMS := $(patsubst tests/victims/%.c,$(B)/victims/%,$(wildcard tests/victims/*.c)) \
+VICTIMS := $(patsubst tests/victims/%.c,$(B)/victims/%,$(filter-out %_check.c,$(wildcard tests/victims/*.c))) \
            $(patsubst tests/victims/%.cc,$(B)/victims/%,$(wildcard tests/victims/*.cc))
 UNIT    := $(patsubst tests/unit/%.c,$(B)/unit/%,$(wildcard tests/unit/test_*.c))
 
@@ -132,9 +132,10 @@ $(B)/unit/test_crash: tests/unit/test_crash.c $(SIMDISK) $(B)/core.a $(B)/flags
 	$(CC) $(FLAGS) $(SAN) -MF $@.d $< $(SIMDISK) $(B)/core.a -lcriterion -pthread -o $@
 
 # Victims are ordinary programs: nobody's flags but theirs.
+$(B)/victims/rotate: tests/victims/rotate_check.c
 $(B)/victims/%: tests/victims/%.c $(B)/flags
 	@mkdir -p $(@D)
-	$(CC) -std=gnu11 -O2 -g -Wall -Wextra -D_GNU_SOURCE -MMD -MP -MF $@.d $< -pthread -o $@
+	$(CC) -std=gnu11 -O2 -g -Wall -Wextra -D_GNU_SOURCE -MMD -MP -MF $@.d $(filter %.c,$^) -pthread -o $@
 
 $(B)/victims/%: tests/victims/%.cc $(B)/flags
 	@mkdir -p $(@D)

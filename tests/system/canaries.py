@@ -5,9 +5,9 @@
 # serial
 #
 # Proves that the power-cut and kill tests and the simulated disk can see: an engine built to publish without sync (1),
-# to write again after a restart without fence (2), or to publish before the bytes are there (3) must fail them. How: the
-# same functions with the engine of FASTCKPT_BREAK=n under the ordinary shim, and unit/test_crash built with it. Cannot
-# see faults of other kinds.
+# to write again after a restart without fence (2), or to publish before the bytes are there (3) must fail them. How:
+# the same functions with the engine of FASTCKPT_BREAK=n under the ordinary shim, and unit/test_crash built with it.
+# Cannot see faults of other kinds.
 
 import os
 import subprocess
