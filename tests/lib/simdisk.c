@@ -167,6 +167,10 @@ void sim_expect(int fd, unsigned id, uint64_t size, const unsigned *blocks, unsi
     }
 }
 
+unsigned sim_id(int fd) {
+    return sim.inode[sim_inode_of(fd)].id;
+}
+
 static void note_name(struct sim_op op) {
     cr_assert_lt(sim.n_ops, SIM_OPS);
     sim.op[sim.n_ops++] = op;
@@ -370,11 +374,11 @@ static int d_renameat(int olddir, const char *old, int newdir, const char *name)
     return ret;
 }
 
-static int d_unlinkat(int dirfd, const char *name) {
+static int d_unlinkat(int dirfd, const char *name, int flags) {
     if (dir_failing(dirfd)) {
         return failed();
     }
-    int ret = os_unlinkat(dirfd, name, 0);
+    int ret = os_unlinkat(dirfd, name, flags);
     if (ret == 0) {
         note_name(name_op(SIM_UNLINK, dirfd, name, 0));
     }
@@ -424,11 +428,5 @@ void sim_all_durable(void) {
     }
     for (unsigned d = 0; d < sim.n_dirs; d++) {
         sim_names_durable(d);
-    }
-}
-
-void sim_program_unlink(int dirfd, const char *name) {
-    if (unlinkat(dirfd, name, 0) == 0) {
-        note_name(name_op(SIM_UNLINK, dirfd, name, 0));
     }
 }

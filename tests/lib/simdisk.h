@@ -50,11 +50,11 @@ void sim_expect(int fd, unsigned id, uint64_t size, const unsigned *blocks, unsi
                 uint64_t (*hash)(unsigned id, unsigned block));
 /** What is there now was there long before: it is durable. */
 void sim_all_durable(void);
+unsigned sim_id(int fd); // what sim_expect said
 uint64_t sim_hash(const void *block);
 /** What the program does itself, natively. */
 void sim_program_write(int fd, const void *buf, size_t len, off_t off);
 void sim_program_created(int fd, int dirfd, const char *name);
-void sim_program_unlink(int dirfd, const char *name);
 
 /** Called after each operation: a power cut may be there. */
 extern void (*sim_on_step)(void);

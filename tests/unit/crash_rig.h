@@ -26,18 +26,20 @@
 #define CHUNK_POOL 5 // so few that a chunk is used again at once: what comes late writes foreign bytes
 #define DIRS       3 // 0 and 1 are on one device, 2 on another
 
-enum act { SAVE, SMALL, SAVE_SYNC, FOLLOW, UNLINK };
+enum act { SAVE, SMALL, SAVE_SYNC, FOLLOW, UNLINK, RENAME };
 
 struct step {
     enum act act;
-    unsigned client, dir;
-    char name[SIM_NAME];
+    unsigned client, dir, to_dir;
+    char name[SIM_NAME], to[SIM_NAME]; // RENAME
 };
 
 /** One change of a name, as the program's history has it. */
 struct event {
     unsigned dir, id; // id 0: deleted
     char name[SIM_NAME];
+    unsigned from_dir; // RENAME: what `from` was there
+    char from[SIM_NAME];
     bool followed, failed;
 };
 
@@ -146,8 +148,8 @@ static void release_turn(void) {
         }
         struct file_slot *f = file_at(i);
         commit_forget(&world.c, i);
-        int *fds[] = {&f->fd_prog, &f->fd_own, &f->fd_dir};
-        for (unsigned k = 0; k < 3; k++) {
+        int *fds[] = {&f->fd_prog, &f->fd_own, &f->fd_dir, &f->fd_to};
+        for (unsigned k = 0; k < ARRAY_LEN(fds); k++) {
             if (*fds[k] > 0) {
                 close(*fds[k]);
             }
@@ -196,15 +198,18 @@ static uint64_t draw(void) {
     return number_draw(world.p.numbers);
 }
 
-/** Does the history, as far as it is written, have this name? */
-static bool exists(unsigned dir, const char *name) {
+/** What has this name at the end of the history, as far as it is written? 0: nothing. */
+static unsigned id_of(unsigned dir, const char *name) {
     for (unsigned i = world.n_events; i-- > 0;) {
         const struct event *e = &world.event[i];
         if (e->dir == dir && strcmp(e->name, name) == 0) {
-            return e->id != 0;
+            return e->id;
+        }
+        if (e->from[0] && e->from_dir == dir && strcmp(e->from, name) == 0) {
+            return 0;
         }
     }
-    return false;
+    return 0;
 }
 
 static void add_event(const struct step *s, unsigned id, unsigned slot) {
@@ -212,9 +217,7 @@ static void add_event(const struct step *s, unsigned id, unsigned slot) {
     struct event *e = &world.event[world.n_events++];
     *e = (struct event){.dir = s->dir, .id = id, .followed = s->act == FOLLOW};
     strcpy(e->name, s->name);
-    if (id) {
-        world.event_of[slot] = world.n_events;
-    }
+    world.event_of[slot] = world.n_events;
 }
 
 static void open_file(struct client *cl, const struct step *s) {
@@ -300,7 +303,7 @@ static bool save_phase(struct client *cl, const struct step *s) {
         cl->phase = cl->phase == 2 && s->act != SAVE_SYNC ? 5 : cl->phase + 1;
     } else if (cl->phase == 3) {
         cl->number = draw();
-        if (!exists(s->dir, s->name)) {
+        if (!id_of(s->dir, s->name)) {
             add_event(s, cl->id, cl->slot);
             commit_publish(&world.c, cl->slot, cl->number);
         } else {
@@ -336,27 +339,52 @@ static bool save_phase(struct client *cl, const struct step *s) {
     return true;
 }
 
-/** A deletion waits for all that was closed before, and is not done behind a failure. */
-static bool unlink_phase(struct client *cl, const struct step *s) {
-    if (cl->phase == 0) {
-        cl->number = draw();
-        add_event(s, 0, 0);
-        cl->id = world.n_events - 1;
-        cl->phase = 1;
-    }
-    if (commit_before(&world.c, cl->number, NULL, NULL) > 0) {
-        return false;
-    }
-    const struct state *st = world.p.st;
-    cl->phase = 0;
+/** A deletion or a rename: an entry of the queue, as changes.c makes it. Of a name that nobody has: nothing. */
+static void change(struct client *cl, const struct step *s) {
+    unsigned id = id_of(s->dir, s->name), slot = world.n_slots;
     cl->at++;
-    if (cl->number <= st->fail_fence && cl->number > st->fail_from) {
-        world.event[cl->id].failed = true;
-        cl->at = world.n_steps; // -EIO from unlink: this program ends
-    } else {
-        sim_program_unlink(world.dirfd[s->dir], s->name);
+    if (!id || (s->act == RENAME && s->dir == s->to_dir && strcmp(s->name, s->to) == 0)) {
+        return;
     }
-    return true;
+    struct file_slot *f = file_at(slot), *pending = file_at(id - 1); // an id is its slot's number, and 1
+    memset(f, 0, sizeof *f);
+    bool there = pending->state == FILE_CLOSED && !pending->done && !(pending->flags & OPEN_FOLLOWED);
+    int flags = s->act == RENAME ? O_RDONLY : O_PATH;
+    f->fd_own = there ? dup(pending->fd_own) : openat(world.dirfd[s->dir], s->name, flags);
+    if (f->fd_own < 0 || sim_id(f->fd_own) != id) { // a rename that is pending has it: changes.c would know
+        f->fd_own < 0 ? 0 : close(f->fd_own);
+        return;
+    }
+    struct stat st;
+    world.n_slots++;
+    f->kind = s->act == RENAME ? SLOT_RENAME : SLOT_UNLINK;
+    f->id = draw();
+    f->client = NO_CLIENT;
+    f->fd_dir = dup(world.dirfd[s->dir]);
+    fstat(f->fd_dir, &st);
+    f->dir_dev = st.st_dev, f->dir_ino = st.st_ino;
+    fstat(f->fd_own, &st);
+    f->dev = st.st_dev, f->ino = st.st_ino;
+    strcpy(f->name, s->name);
+    struct step to = *s;
+    if (s->act == RENAME) {
+        f->fd_to = dup(world.dirfd[s->to_dir]);
+        fstat(f->fd_to, &st);
+        f->to_dev = st.st_dev, f->to_ino = st.st_ino;
+        f->base = there ? id - 1 : 0;
+        f->base_id = there ? pending->id : 0;
+        strcpy(f->to, s->to);
+        strcpy(to.name, s->to);
+        to.dir = s->to_dir;
+    }
+    add_event(&to, s->act == RENAME ? id : 0, slot);
+    if (s->act == RENAME) {
+        world.event[world.n_events - 1].from_dir = s->dir;
+        strcpy(world.event[world.n_events - 1].from, s->name);
+    }
+    f->publish = f->sync_wanted = f->id;
+    f->state = FILE_CLOSED;
+    commit_publish(&world.c, slot, f->id);
 }
 
 /** The client's next step, or NULL: steps of others are passed over. */
@@ -386,7 +414,12 @@ static bool turn(void) {
     for (unsigned k = 0; k < n && choice < n && !moved; k++) { // one that has to wait lets the next one go
         struct client *cl = able[(choice + k) % n];
         const struct step *s = step_of(cl);
-        moved = s->act == UNLINK ? unlink_phase(cl, s) : save_phase(cl, s);
+        moved = true;
+        if (s->act == UNLINK || s->act == RENAME) {
+            change(cl, s);
+        } else {
+            moved = save_phase(cl, s);
+        }
     }
     if (!moved) {
         io_reap(world.io);
@@ -434,6 +467,7 @@ static void world_reset(enum sim_order order, uint64_t seed) {
         if (f->state != FILE_FREE) {
             close(f->fd_own), close(f->fd_dir);
             f->fd_prog > 0 ? close(f->fd_prog) : 0;
+            f->fd_to > 0 ? close(f->fd_to) : 0;
             f->state = FILE_FREE;
         }
     }
