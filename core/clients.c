@@ -4,6 +4,7 @@
 // on; open ones are discarded, unless the process said that it is leaving, or that its image was replaced, or the file
 // has been published already (fsync). Their files' slots are files.c's.
 
+#include "breakpoint.h"
 #include "engine.h"
 #include "log.h"
 #include "os.h"
@@ -107,7 +108,9 @@ static int new_client(struct engine *e, const struct msg_hello *h, int pidfd) {
         atomic_store(&pub->failures, 0);
         atomic_store(&pub->pending, 0);
         atomic_store(&pub->token, cl->token);
+        BREAK_POINT("hello-filled");
         atomic_store_explicit(&cl->used, 1, memory_order_release);
+        BREAK_POINT("hello-used");
         e->clients_high = i >= e->clients_high ? i + 1 : e->clients_high;
         if (!h->tool) {
             intake_watch(e, pidfd, WATCH_CLIENT, i);
@@ -165,6 +168,7 @@ void clients_gone(struct engine *e, unsigned client) {
         return;
     }
     cl->dead = 1;
+    BREAK_POINT("client-dead");
     atomic_store(&e->p.t->clients[client].token, 0);
     entries_forget_client(e, client);
     if (cl->tool) {

@@ -4,6 +4,7 @@
 
 #include "commit.h"
 
+#include "breakpoint.h"
 #include "log.h"
 #include "names.h"
 #include "os.h"
@@ -173,6 +174,7 @@ static void sync_run(struct io_job *job) {
 static void sync_done(struct io_job *job) {
     struct sync_batch *b = job->arg;
     struct commit *c = b->c;
+    BREAK_POINT("sync-done");
     b->used = false;
     for (unsigned i = 0; i < b->n; i++) {
         unsigned slot = b->slots[i];
@@ -181,6 +183,7 @@ static void sync_done(struct io_job *job) {
             commit_fail(c, slot, b->result[i], "making it durable");
         } else {
             slot_file(c, slot)->synced = c->run[slot].sync_to;
+            BREAK_POINT("sync-marked");
         }
         c->on_done(c->arg, slot);
     }
@@ -267,6 +270,7 @@ static const char *naming(const struct file_slot *f) {
 
 static void publish_done(struct io_job *job) {
     struct commit *c = job->arg;
+    BREAK_POINT("publish-done");
     c->publishing = false;
     for (unsigned i = 0; i < c->n_batch; i++) {
         unsigned slot = c->batch[i];
@@ -286,7 +290,9 @@ static void publish_done(struct io_job *job) {
             retry_done(f, r);
             c->p->st->published += f->kind == SLOT_FILE;
             *(volatile uint32_t *)&f->done = 1; // before publish: a closed file must never be neither queued nor done
+            BREAK_POINT("publish-marked");
             f->publish = 0;
+            BREAK_POINT("publish-out");
         }
         c->on_done(c->arg, slot);
     }

@@ -5,6 +5,7 @@
 
 #include "engine.h"
 
+#include "breakpoint.h"
 #include "keeper.h"
 #include "log.h"
 #include "names.h"
@@ -129,12 +130,16 @@ static void rebuild(struct engine *e) {
         entries_rebuild(e);
         return;
     }
+    BREAK_POINT("restart-files");
     writer_rebuild(&e->writer);
+    BREAK_POINT("restart-chunks");
     names_rebuild(&e->p);
     commit_rebuild(&e->commit);
+    BREAK_POINT("restart-queue");
     clients_rebuild(e);
     entries_rebuild(e);
     fail_skipped(e);
+    BREAK_POINT("restart-rebuilt");
     log_info("engine %d goes on after a restart (generation %u)", getpid(), e->p.st->generation);
 }
 
@@ -154,7 +159,9 @@ static int start(struct engine *e, int fd_state) {
     the_engine = e;
     set_signals();
     if (st->generation > 1) {
+        BREAK_POINT("restart-attached");
         state_close_litter(&e->p); // before anything of ours is opened
+        BREAK_POINT("restart-tidied");
     }
     r = start_modules(e);
     if (r < 0) {

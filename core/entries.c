@@ -3,6 +3,7 @@
 // entries: what each entry does when its turn has come, in the order of numbers, and when one that waits is answered.
 // Doing an entry twice is harmless: the engine may have died after the deed and before the slot was freed.
 
+#include "breakpoint.h"
 #include "engine.h"
 #include "listing.h"
 #include "log.h"
@@ -25,6 +26,7 @@ void entries_free(struct engine *e, unsigned index) {
         state_close_fd(&en->fds[k]);
     }
     atomic_store_explicit(&en->state, ENTRY_FREE, memory_order_release);
+    BREAK_POINT("entry-freed");
     e->free_entries[e->n_free_entries++] = index;
 }
 
@@ -119,6 +121,7 @@ static enum verdict do_hand_over(struct engine *e, struct entry *en) {
     cs->file_id = f->id;
     cs->what = *h;
     chunk_store(&e->p, h->chunk, CHUNK_HANDED, en->client, en->msg.number);
+    BREAK_POINT("chunk-handed");
     writer_add(&e->writer, h->chunk);
     return DONE;
 }
@@ -379,6 +382,7 @@ static void carry_out(struct engine *e, unsigned index) {
         v = deeds[en->msg.type](e, en);
     }
     atomic_store_explicit(&engine_serving, 0, memory_order_relaxed);
+    BREAK_POINT("entry-carried-out");
     if (v == DONE) {
         entries_free(e, index);
     } else {

@@ -3,6 +3,7 @@
 // files: the slots of files, deletions and renames, from the entry that fills one to its release. What is in a slot is
 // commit's and writer's to carry out; whose it is when a process dies, clients.c says.
 
+#include "breakpoint.h"
 #include "engine.h"
 #include "names.h"
 #include "os.h"
@@ -99,12 +100,15 @@ void files_take(struct engine *e, unsigned slot, unsigned state) {
     atomic_store(&pub->looked, 0);
     atomic_store(&pub->reserved, 0);
     atomic_store_explicit(&f->state, state, memory_order_release);
+    BREAK_POINT("slot-state");
     atomic_store_explicit(&pub->id, f->id, memory_order_release);
+    BREAK_POINT("slot-public");
     names_put(&e->p, slot);
 }
 
 void files_count(struct engine *e, struct file_slot *f) {
     f->counted = 1;
+    BREAK_POINT("slot-counted");
     atomic_fetch_add(&e->p.t->clients[f->client].pending, 1);
 }
 
@@ -266,13 +270,17 @@ static void release_now(struct engine *e, unsigned slot) {
         if (c && slow) {
             c->fds[i] = *recorded[i];
             *recorded[i] = 0;
+            BREAK_POINT("release-struck");
         } else {
             state_close_fd(recorded[i]);
         }
     }
     uint64_t dev = f->dev;
+    BREAK_POINT("release-name");
     names_remove(&e->p, slot); // after the descriptors: a program just saved can be executed once its name is free
+    BREAK_POINT("release-nameless");
     atomic_store_explicit(&f->state, FILE_FREE, memory_order_release);
+    BREAK_POINT("release-free");
     e->free_files[e->n_free_files++] = slot;
     if (c && !slow) {
         free(c);

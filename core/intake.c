@@ -5,6 +5,7 @@
 // an entry's turn comes only after a full look over all sockets that began after it was read, so that whatever was
 // sent before it, by anybody, is known (socket order alone put `latest` before another rank's earlier file).
 
+#include "breakpoint.h"
 #include "engine.h"
 #include "log.h"
 #include "os.h"
@@ -60,8 +61,10 @@ static void accept_all(struct engine *e) {
             os_close(fd);
             continue;
         }
+        BREAK_POINT("accept-taken");
         e->p.st->conns[i].client = NO_CLIENT;
         atomic_store_explicit(&e->p.st->conns[i].fd, fd, memory_order_release);
+        BREAK_POINT("accept-recorded");
         intake_watch(e, fd, WATCH_CONN, i);
     }
 }
@@ -119,6 +122,7 @@ static void record(struct engine *e, unsigned conn, const struct msg *m, const i
     }
     memcpy(&en->msg, m, msg_bytes(m->type));
     atomic_store_explicit(&en->state, ENTRY_RECORDED, memory_order_release);
+    BREAK_POINT("intake-state");
     enter_inbox(e, i);
 }
 
@@ -152,6 +156,7 @@ static bool read_one(struct engine *e, unsigned conn) {
         intake_drop_conn(e, conn);
         return false;
     }
+    BREAK_POINT("intake-peeked");
     bool hello = m.type == MSG_HELLO;
     if (msg_check(&m, (size_t)len) < 0 || (!hello && cs->client == NO_CLIENT)) {
         close_fds(fds, nfds);
@@ -159,6 +164,7 @@ static bool read_one(struct engine *e, unsigned conn) {
         return false;
     }
     if (clients_at_once(e, conn, &m, fds, nfds)) {
+        BREAK_POINT("intake-answered");
         if (cs->fd > 0) {
             msg_consume(cs->fd);
         }
@@ -173,6 +179,7 @@ static bool read_one(struct engine *e, unsigned conn) {
         close_fds(fds, nfds);
     } else {
         record(e, conn, &m, fds, nfds);
+        BREAK_POINT("intake-recorded");
     }
     msg_consume(cs->fd);
     return true;

@@ -4,6 +4,7 @@
 
 #include "lend.h"
 
+#include "breakpoint.h"
 #include "log.h"
 #include "os.h"
 #include "staging.h"
@@ -129,6 +130,7 @@ unsigned lend_take(struct lend *l, unsigned client, uint64_t number, unsigned wa
         unsigned c = pick(l, client);
         l->p->st->chunks[c].last_client = client + 1;
         chunk_store(l->p, c, CHUNK_LENT, client, number);
+        BREAK_POINT("chunk-lent");
         out[n++] = c;
     }
     l->taken[client] += n;

@@ -3,6 +3,7 @@
 // main: the fastckpt command: reads its arguments and calls what does the work. `run` sets the environment and becomes
 // the program: no parent process, so signals and the exit code are the program's.
 
+#include "breakpoint.h"
 #include "config.h"
 #include "keeper.h"
 #include "log.h"
@@ -158,6 +159,12 @@ int main(int argc, char **argv) {
         bool json = argc > 2 && strcmp(argv[2], "--json") == 0;
         return strcmp(verb, "wait") == 0 ? tool_wait(&c) : tool_status(&c, json);
     }
+#if FASTCKPT_BREAK == 6
+    if (strcmp(verb, "break-points") == 0) {
+        break_points_list();
+        return 0;
+    }
+#endif
     bool help = strcmp(verb, "--help") == 0 || strcmp(verb, "help") == 0 || strcmp(verb, "-h") == 0;
     return usage(help ? 0 : 2);
 }

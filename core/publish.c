@@ -4,6 +4,7 @@
 
 #include "publish.h"
 
+#include "breakpoint.h"
 #include "log.h"
 #include "os.h"
 #include "retry.h"
@@ -61,6 +62,7 @@ int publish_sync(struct state *st, struct file_slot *f) {
     return 0;
 #endif
     r = io_calls.fsync(f->fd_own);
+    BREAK_POINT("sync-synced");
     // The kernel tells a write error once per description; what an engine heard before it died is repeated by the
     // other.
     if (r == 0 && st->generation > 1 && f->fd_prog > 0) {
@@ -106,7 +108,11 @@ static int replace(struct file_slot *f) {
             r = io_calls.link_fd(f->fd_own, f->fd_dir, tmp);
         }
     }
-    return r < 0 ? r : io_calls.renameat(f->fd_dir, tmp, f->fd_dir, f->name);
+    if (r < 0) {
+        return r;
+    }
+    BREAK_POINT("publish-hidden");
+    return io_calls.renameat(f->fd_dir, tmp, f->fd_dir, f->name);
 }
 
 static bool later(const struct timespec *a, const struct timespec *b) {
@@ -277,7 +283,9 @@ unsigned publish_names(struct state *st, const uint32_t *slots, unsigned n, int 
         if (!native) {
             note_mtime(&times, f);
         }
+        BREAK_POINT("publish-begin");
         result[i] = change ? change_one(st, f) : name_one(st, f, &new_name);
+        BREAK_POINT("publish-named");
         // Behind a file that was tried in vain, one attempt is enough: a long queue must not wait for each of them.
         if (result[i] < 0 && f->state == FILE_CLOSED && !state_behind_failure(st, f->publish) &&
             retry_allowed(st, f, result[i])) {
@@ -296,6 +304,8 @@ unsigned publish_names(struct state *st, const uint32_t *slots, unsigned n, int 
         }
     }
     put_mtime_back(&times);
+    BREAK_POINT("publish-linked");
     sync_dirs(st, slots, from, n, result);
+    BREAK_POINT("publish-durable");
     return n;
 }

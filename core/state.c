@@ -4,6 +4,7 @@
 
 #include "state.h"
 
+#include "breakpoint.h"
 #include "log.h"
 #include "os.h"
 #include "staging.h"
@@ -106,6 +107,7 @@ void state_close_fd(int32_t *recorded) {
     if (fd > 0) {
         *(volatile int32_t *)recorded = 0;
         atomic_signal_fence(memory_order_seq_cst);
+        BREAK_POINT("fd-struck");
         os_close(fd);
     }
 }

@@ -6,6 +6,7 @@
 
 #include "writer.h"
 
+#include "breakpoint.h"
 #include "layout.h"
 #include "os.h"
 
@@ -237,6 +238,7 @@ static void gate_start(struct writer *w, unsigned slot, int kind, uint64_t to) {
                              .device = slot_file(w, slot)->dev,
                              .number = slot_file(w, slot)->id};
     io_job(w->io, &r->job);
+    BREAK_POINT("gate-started");
 }
 
 /** Where the file has to end so that what is handed over can be written, a batch at a time. */
@@ -292,12 +294,14 @@ static void chunk_done(struct writer *w, unsigned chunk) {
     }
     free(w->chunk[chunk].memory);
     w->chunk[chunk].memory = NULL;
+    BREAK_POINT("chunk-written");
     int error = w->chunk[chunk].error;
     activate(w, slot);
     if (error && retry_later(w->p->st, slot_file(w, slot), &r->retry, error)) {
         put_back(w, r, chunk);
     } else {
         free_chunk(w, chunk);
+        BREAK_POINT("chunk-free");
         if (error) {
             w->on_error(w->arg, slot, error, "writing");
         } else {
@@ -345,6 +349,7 @@ static void chunk_start(struct writer *w, unsigned slot, unsigned chunk) {
     r->fly_index[r->flying] = cs->what.index;
     r->fly_number[r->flying++] = number;
     chunk_store(w->p, chunk, CHUNK_FLYING, chunk_word_client(chunk_load(w->p, chunk)), number);
+    BREAK_POINT("chunk-flying");
     w->chunk[chunk] = (struct chunk_run){.parts = n, .memory = calloc(n, sizeof(struct part))};
     if (!w->chunk[chunk].memory) {
         w->chunk[chunk].error = -ENOMEM;

@@ -34,7 +34,8 @@ class Series:
 
     def run(self, shim=True):
         """What was wrong, one line a cut."""
-        disk = LoopFS("disk", SIZE[self.fs], fs=self.fs, base=self.host.at)
+        disk = LoopFS("disk", SIZE[self.fs], fs=self.fs, base=self.host.at,
+                      options="defaults" if shim else "commit=1")  # natively nothing else makes names durable
         config = dict({"FSYNC": self.rng.choice(("wait", "defer")), "STAGING": "128M"}, **self.config)
         box = Box(self.name, base=os.path.join(disk.at, "b"), io=self.io, **config)
         taken = []
@@ -54,6 +55,7 @@ class Series:
         end = time.monotonic() + 20
         while not r.said.begin and time.monotonic() < end:
             time.sleep(0.005)
+        time.sleep(0 if shim else 1.5)
         while len(taken) < self.clones:
             time.sleep(self.rng.uniform(0, 0.06))
             before = box.status() if shim else {"pending_files": 1}

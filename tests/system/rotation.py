@@ -56,4 +56,5 @@ def canary():
 
 if __name__ == "__main__":
     run_cases([("kills-uring-root", lambda: kills("uring", False)),
-               ("kills-threads-user", lambda: kills("threads", True)), ("canary", canary)] + [("cuts-" + fs, lambda fs=fs: cuts(fs)) for fs in ("ext4", "xfs", "btrfs")])
+               ("kills-threads-user", lambda: kills("threads", True)), ("canary", canary)] +
+              [("cuts-" + fs, lambda fs=fs: cuts(fs)) for fs in ("ext4", "xfs", "btrfs")])

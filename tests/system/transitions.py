@@ -1,0 +1,89 @@
+#!/usr/bin/python3
+# SPDX-License-Identifier: MIT
+# run-as: root
+# timeout: 240
+#
+# Proves that the engine may die between any record, act and mark of its work (design 7), and again while it restarts:
+# nothing is lost, torn or out of order, and no call fails. How: an engine built with FASTCKPT_BREAK=6 prints its break
+# points; at each of them it is killed once under a rotation. Cannot see deaths at places that have no break point.
+
+import concurrent.futures
+import os
+import subprocess
+import sys
+import time
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+from fc import *  # noqa: E402,F403
+from canaries import engine  # noqa: E402
+from rotation import Rotation  # noqa: E402
+
+SAVES = 3
+JOBS = (("deepspeed", 2), ("hf", 1))  # the second one for what the first does not pass
+
+
+def run(args):
+    """Kills at the k-th passing of `point`. (point, k, what is wrong or None, was it there)"""
+    binary, point, k, io, jobs = args
+    name = "%s-%d-%s" % (point, k, io)
+    hits = [os.path.join(TMP, name + ".hit"), os.path.join(TMP, name + ".first")]
+    at = "%s:%d:%s" % (point, k, hits[0])
+    if point.startswith("restart"):
+        at += ",chunk-flying:1:" + hits[1]
+    box = Box(name, ENGINE=binary, io=io, STAGING="128M", BREAK_AT=at)
+    try:
+        for n, (kind, ranks) in enumerate(jobs):
+            wrong = job(box, "j%d" % n, kind, ranks)
+            if wrong:
+                return point, k, "%s x %d: %s" % (kind, ranks, wrong), True
+            end = time.monotonic() + 0.3  # it may let something go after the last answer
+            while not os.path.exists(hits[0]) and time.monotonic() < end:
+                time.sleep(0.01)
+            if os.path.exists(hits[0]):
+                box.wait()
+                return point, k, None, True
+        return point, k, None, False
+    finally:
+        box.close()
+
+
+def job(box, name, kind, ranks):
+    r = Rotation(box, name, kind, ranks, SAVES)
+    try:
+        err = r.end(30)
+        assert r.p.returncode == 0 and not r.said.failed(), "rc %s, %s; %s" % (
+            r.p.returncode, r.said.failed(), err[-300:])
+        w = box.wait()
+        assert w.rc == 0, "fastckpt wait: %r" % w
+        r.check(exactly=SAVES)
+        assert not box.leftovers(r.d), box.leftovers(r.d)
+        usual = ("died: signal 9", "goes on after a restart", "nothing left to do")
+        said = [l for l in box.engine_log().splitlines() if not any(u in l for u in usual)]
+        assert not said, said[-3:]
+    except AssertionError as e:
+        return "%s; log %s" % (e, box.engine_log().splitlines()[-4:])
+    except subprocess.TimeoutExpired:
+        return "the job hangs: %s, status %s" % (r.said.lines[-2:], box.status())
+    finally:
+        r.kill()
+    return None
+
+
+def all_points(passings, backends, processes):
+    binary = engine(6)
+    points = sh(binary, "break-points").split()
+    assert len(points) > 30, "only %d break points" % len(points)
+    todo = [(binary, p, k, io, JOBS) for n, p in enumerate(points) for k in passings
+            for io in ((backends[n % 2],) if len(passings) == 1 else backends)]
+    with concurrent.futures.ProcessPoolExecutor(processes) as pool:
+        done = list(pool.map(run, todo))
+    wrong = ["%s, passing %d: %s" % (p, k, w) for p, k, w, _ in done if w]
+    assert not wrong, " || ".join(wrong)
+    missed = {p for p in points if not any(there for q, _, _, there in done if q == p)}
+    assert not missed, "never passed: %s" % sorted(missed)
+    say("%d break points, %d kills" % (len(points), sum(there for _, _, _, there in done)))
+
+
+if __name__ == "__main__":
+    run_cases([("every-transition", lambda: all_points((1,), ("uring", "threads"), 6))])
