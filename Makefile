@@ -6,7 +6,8 @@
 #   make                  both files                      make unit        unit tests only
 #   make check [T=word]   everything, or tests with word  make tidy        rules of style and structure
 #   make check-asan       with sanitizers (build-asan)    make bench       build/bench.json
-#   make check-long       hours: KILLS= CUTS= SEED=       make demo        a save with and without, side by side
+#   make check-long       hours: KILLS= CUTS= SEED= T=    make demo        a save with and without, side by side
+#                         sums in build/long.json
 #   make check-python     CPython's own tests; AS=root
 #   make BREAK=n ...      a canary, in build-break-n
 

@@ -192,6 +192,13 @@ static const char *lookup(char *const envp[], const char *name) {
     return NULL;
 }
 
+/** The value may hold anything; what is shown of it may not break the line, nor speak to the terminal. */
+static void one_line(char *why) {
+    for (; *why; why++) {
+        *why = (unsigned char)*why < ' ' || *why == 0x7f ? '?' : *why;
+    }
+}
+
 int config_load(struct config *c, char *const envp[], char *why, size_t cap) {
     if (!envp) {
         envp = environ;
@@ -201,6 +208,7 @@ int config_load(struct config *c, char *const envp[], char *why, size_t cap) {
         const char *value = lookup(envp, config_vars[i].name);
         int err = value ? parse_value(c, i, value, why, cap) : 0;
         if (err < 0) {
+            one_line(why);
             set_defaults(c);
             c->disable = 1;
             return err;
