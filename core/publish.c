@@ -268,9 +268,20 @@ static void sync_dirs(struct state *st, const uint32_t *slots, unsigned from, un
     }
 }
 
+/** Those behind what failed must not replace anything either, up to number `last`: the loop thread learns of it later. */
+static void tell_failures(struct state *st, const uint32_t *slots, unsigned from, unsigned to, uint64_t last,
+                          const int *result) {
+    for (unsigned i = from; i < to; i++) {
+        if (result[i] < 0) {
+            state_fail(st, st->files[slots[i]].publish, last);
+        }
+    }
+}
+
 unsigned publish_names(struct state *st, const uint32_t *slots, unsigned n, int *result) {
     unsigned from = 0;
     struct dir_times times = {0};
+    uint64_t last = st->files[slots[n - 1]].publish;
     for (unsigned i = 0; i < n; i++) {
         struct file_slot *f = &st->files[slots[i]];
         io_serve(f->id);
@@ -278,6 +289,7 @@ unsigned publish_names(struct state *st, const uint32_t *slots, unsigned n, int 
         if (i > from && needs_sync_between(&st->files[slots[i - 1]], f)) {
             put_mtime_back(&times);
             sync_dirs(st, slots, from, i, result);
+            tell_failures(st, slots, from, i, last, result);
             from = i;
         }
         if (!native) {
@@ -299,8 +311,7 @@ unsigned publish_names(struct state *st, const uint32_t *slots, unsigned n, int 
             }
             times.want = new_name && later(&f->opened, &times.want) ? f->opened : times.want;
         } else {
-            // Those behind it in this batch must not replace anything either: the loop thread learns of it later.
-            state_fail(st, f->publish, st->files[slots[n - 1]].publish);
+            tell_failures(st, slots, i, i + 1, last, result);
         }
     }
     put_mtime_back(&times);

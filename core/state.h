@@ -174,9 +174,10 @@ void state_close_fd(int32_t *recorded);
 /** Closes every descriptor that is not recorded, but `keep` (-1: none). A new engine's first act. */
 void state_close_litter(const struct pair *p);
 
-/** Entries after `number`, up to `fence`, are behind a failure. */
+/** Entries after `number`, up to `fence`, are behind a failure. One range for all failures, which only grows: what is
+ *  behind the first may still be queued when the second is known. */
 static inline void state_fail(struct state *st, uint64_t number, uint64_t fence) {
-    st->fail_from = st->fail_fence < number ? number : min_u64(st->fail_from, number);
+    st->fail_from = st->fail_fence ? min_u64(st->fail_from, number) : number;
     st->fail_fence = max_u64(st->fail_fence, fence);
 }
 /** Was it queued behind a failure? Then it deletes and replaces nothing (P6). */
