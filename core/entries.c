@@ -10,7 +10,6 @@
 #include "names.h"
 #include "os.h"
 
-#include <assert.h>
 #include <errno.h>
 #include <signal.h>
 #include <string.h>
@@ -26,7 +25,6 @@ void entries_free(struct engine *e, unsigned index) {
         state_close_fd(&en->fds[k]);
     }
     atomic_store_explicit(&en->state, ENTRY_FREE, memory_order_release);
-    BREAK_POINT("entry-freed");
     e->free_entries[e->n_free_entries++] = index;
 }
 

@@ -7,8 +7,8 @@
 // those.
 //
 // What is modelled of names:
-//   SIM_JOURNAL  the names of one device change in their order (ext4, xfs); io_known_fs says true
-//   SIM_DIRS     each directory keeps its own order, there is none between directories; io_known_fs says false
+//   SIM_JOURNAL  the names of one device change in their order (ext4, xfs); io_keeps_order says true
+//   SIM_DIRS     each directory keeps its own order, there is none between directories; io_keeps_order says false
 
 #ifndef FASTCKPT_SIMDISK_H
 #define FASTCKPT_SIMDISK_H
