@@ -268,7 +268,7 @@ static void sync_dirs(struct state *st, const uint32_t *slots, unsigned from, un
     }
 }
 
-/** Those behind what failed must not replace anything either, up to number `last`: the loop thread learns of it later. */
+/** Those behind what failed, up to number `last`, must not replace anything: the loop thread learns of it later. */
 static void tell_failures(struct state *st, const uint32_t *slots, unsigned from, unsigned to, uint64_t last,
                           const int *result) {
     for (unsigned i = from; i < to; i++) {
