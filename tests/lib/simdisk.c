@@ -171,6 +171,15 @@ unsigned sim_id(int fd) {
     return sim.inode[sim_inode_of(fd)].id;
 }
 
+int sim_open(unsigned id) {
+    for (unsigned i = 0; i < sim.n_inodes; i++) {
+        if (sim.inode[i].id == id) {
+            return dup(sim.inode[i].fd);
+        }
+    }
+    return 0;
+}
+
 static void note_name(struct sim_op op) {
     cr_assert_lt(sim.n_ops, SIM_OPS);
     sim.op[sim.n_ops++] = op;

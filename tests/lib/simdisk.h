@@ -51,6 +51,7 @@ void sim_expect(int fd, unsigned id, uint64_t size, const unsigned *blocks, unsi
 /** What is there now was there long before: it is durable. */
 void sim_all_durable(void);
 unsigned sim_id(int fd); // what sim_expect said
+int sim_open(unsigned id); // a descriptor of the inode of which sim_expect said `id`
 uint64_t sim_hash(const void *block);
 /** What the program does itself, natively. */
 void sim_program_write(int fd, const void *buf, size_t len, off_t off);

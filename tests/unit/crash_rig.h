@@ -236,6 +236,8 @@ static void open_file(struct client *cl, const struct step *s) {
     f->fd_own = open(path, O_RDWR);
     f->fd_dir = dup(dirfd);
     f->direct = s->act != FOLLOW && sim_random(3) > 0;
+    unsigned over = s->act == FOLLOW ? 0 : id_of(s->dir, s->name); // what it is opened over: as the table has it
+    f->fd_to = over ? sim_open(over) : 0;
     fstat(fd, &st);
     f->dev = st.st_dev;
     f->ino = st.st_ino;
@@ -326,6 +328,7 @@ static bool save_phase(struct client *cl, const struct step *s) {
         f->done = 0;
         f->publish = f->publish ? f->publish : number;
         f->sync_wanted = max_u64(f->sync_wanted, number);
+        clock_gettime(CLOCK_REALTIME_COARSE, &f->closed);
         f->state = FILE_CLOSED;
         if (f->error) {
             writer_discard(&world.w, cl->slot);

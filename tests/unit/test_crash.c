@@ -296,7 +296,8 @@ static void small_history(unsigned which) {
     };
     put_old(0, "latest");
     for (unsigned i = 0; i < 2; i++) {
-        add_step(steps[which][i].act, i, steps[which][i].dir, steps[which][i].name);
+        bool same = strcmp(steps[which][0].name, steps[which][1].name) == 0; // a name belongs to one program
+        add_step(steps[which][i].act, same ? 0 : i, steps[which][i].dir, steps[which][i].name);
     }
 }
 
@@ -318,7 +319,7 @@ Test(crash, every_way_of_small_histories) {
         }
     }
     cr_assert_gt(runs, 500, "only %u ways", runs);
-    cr_assert_gt(checked, 50000, "only %u power cuts", checked);
+    cr_assert_gt(checked, 30000, "only %u power cuts", checked);
 }
 
 static void by_chance(unsigned runs, unsigned steps, unsigned deaths) {
