@@ -9,7 +9,8 @@
 #   make check-long       hours: KILLS= CUTS= SEED= T=    make demo        a save with and without, side by side
 #                         sums in build/long.json
 #   make check-python     CPython's own tests; AS=root
-#   make BREAK=n ...      a canary, in build-break-n
+#   make BREAK=n ...      a canary, in build-break-n (n: 1 no sync, 2 no fence, 3 torn names, 4 to 6 crashes, 7 break
+#                         points, 8 a wrong checksum)
 
 CC      ?= gcc
 CXX     ?= g++

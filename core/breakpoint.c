@@ -4,7 +4,7 @@
 
 #include "breakpoint.h"
 
-#if FASTCKPT_BREAK == 6
+#if FASTCKPT_BREAK == 7
 
 #include <fcntl.h>
 #include <signal.h>

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: MIT
 //
-// breakpoint: places between a record, an act and a mark, where a test lets the engine die (FASTCKPT_BREAK 6). In what
+// breakpoint: places between a record, an act and a mark, where a test lets the engine die (FASTCKPT_BREAK 7). In what
 // is shipped they are nothing at all.
 
 #ifndef FASTCKPT_BREAKPOINT_H
 #define FASTCKPT_BREAKPOINT_H
 
-#if FASTCKPT_BREAK == 6
+#if FASTCKPT_BREAK == 7
 
 /** One place. All of them lie in one section, so that none can be forgotten. */
 struct break_point {

@@ -159,7 +159,7 @@ int main(int argc, char **argv) {
         bool json = argc > 2 && strcmp(argv[2], "--json") == 0;
         return strcmp(verb, "wait") == 0 ? tool_wait(&c) : tool_status(&c, json);
     }
-#if FASTCKPT_BREAK == 6
+#if FASTCKPT_BREAK == 7
     if (strcmp(verb, "break-points") == 0) {
         break_points_list();
         return 0;

@@ -97,7 +97,7 @@ static uint32_t checksum(const void *buf, size_t len) {
     }
     uint32_t crc = crc_of(buf, len);
     errno = saved;
-#if FASTCKPT_BREAK == 6 // canary: a wrong checksum, which readers of zip files must notice
+#if FASTCKPT_BREAK == 8 // canary: a wrong checksum, which readers of zip files must notice
     crc ^= 1;
 #endif
     return crc;

@@ -4,7 +4,7 @@
 # timeout: 240
 #
 # Proves that the engine may die between any record, act and mark of its work (design 7), and again while it restarts:
-# nothing is lost, torn or out of order, and no call fails. How: an engine built with FASTCKPT_BREAK=6 prints its break
+# nothing is lost, torn or out of order, and no call fails. How: an engine built with FASTCKPT_BREAK=7 prints its break
 # points; at each of them it is killed once under a rotation. Cannot see deaths at places that have no break point.
 
 import concurrent.futures
@@ -71,7 +71,7 @@ def job(box, name, kind, ranks):
 
 
 def all_points(passings, backends, processes):
-    binary = engine(6)
+    binary = engine(7)
     points = sh(binary, "break-points").split()
     assert len(points) > 30, "only %d break points" % len(points)
     todo = [(binary, p, k, io, JOBS) for n, p in enumerate(points) for k in passings
