@@ -9,6 +9,7 @@
 #include "../core/os.h"
 
 struct file *_Atomic fdtable[FDTABLE_MAX];
+struct _IO_FILE *_Atomic fd_streams[FDTABLE_MAX];
 
 static _Atomic int limit; // highest entry ever used + 1
 
@@ -38,6 +39,7 @@ void fd_enter(int fd, struct file *f) {
         file_put(f);
         return;
     }
+    f->stdio |= fd <= 2;
     int seen = atomic_load(&limit);
     while (seen < fd + 1 && !atomic_compare_exchange_weak(&limit, &seen, fd + 1)) {
     }
@@ -78,4 +80,13 @@ void fd_forget(int fd) {
     if (f) {
         file_put(f);
     }
+}
+
+bool fd_has_stream(const struct file *f) {
+    for (int fd = 0; f->stdio && fd < fd_limit(); fd++) {
+        if (fd_peek(fd) == f && (fd <= 2 || atomic_load_explicit(&fd_streams[fd], memory_order_relaxed) != NULL)) {
+            return true;
+        }
+    }
+    return false;
 }

@@ -34,4 +34,10 @@ void fd_forget(int fd);
 /** Highest entry + 1, a bound for loops over ranges. */
 int fd_limit(void);
 
+/** The FILE that was made on a captured descriptor, kept by hook_stdio.c: libc writes by itself there. One that was
+ *  never closed goes stale, and is memory still. */
+extern struct _IO_FILE *_Atomic fd_streams[FDTABLE_MAX];
+/** Does a FILE stand on a descriptor of `f`? One may on 0 to 2, which nobody has seen made. */
+bool fd_has_stream(const struct file *f);
+
 #endif

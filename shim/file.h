@@ -40,7 +40,7 @@ struct file {
     bool native;           // released, lost or failed: the kernel alone; close still tells the engine
     bool dropped;          // its name was deleted: never published
     bool times_set;        // futimens: kept, applied last
-    bool stdio;            // a FILE stands on it: seeks backwards settle
+    bool stdio;            // a FILE has stood on it: ask fd_has_stream
     bool published;        // fsync or release has linked it
     bool inherited;        // of the parent's, in a fork child: settled through the engine at its first use, then native
     bool settled;          // an inherited one that has been
@@ -91,6 +91,11 @@ ssize_t file_pwrite(struct file *f, int fd, const void *buf, size_t len, off_t o
 ssize_t file_writev(struct file *f, int fd, const struct iovec *iov, int n);
 ssize_t file_pwritev(struct file *f, int fd, const struct iovec *iov, int n, off_t off);
 off_t file_lseek(struct file *f, int fd, off_t off, int whence);
+/** A FILE on `fd` goes to `to` (-1: to where the descriptor is). Libc writes there by itself, which no hook sees: bytes
+ *  staged there or behind are settled first. Its error is for write, fsync and close. */
+void file_before_libc(struct file *f, int fd, off_t to);
+/** fallocate(KEEP_SIZE): true if the space is there by what the engine has reserved, and nothing is left to do. */
+bool file_reserve(struct file *f, int fd, off_t off, off_t len);
 /** Corrects what fstat said: size = max(kernel size, staged end), one link, the program's times. */
 void file_fix_stat(struct file *f, struct stat *st);
 

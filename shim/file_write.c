@@ -11,6 +11,7 @@
 
 #include "../core/os.h"
 #include "client.h"
+#include "fdtable.h"
 #include "file_inside.h"
 #include "held.h"
 #include "lost.h"
@@ -212,7 +213,8 @@ static ssize_t captured(struct file *f, int fd, const struct iovec *iov, int n, 
         }
         return w;
     }
-    if (f->sparse || !readable(iov, n)) {
+    // What is written ahead of a FILE must not be staged: libc would write over it by itself when it comes there.
+    if (f->sparse || !readable(iov, n) || (at >= 0 && fd_has_stream(f))) {
         return by_kernel(f, fd, iov, n, at);
     }
     if (at < 0) {
@@ -322,6 +324,33 @@ ssize_t file_pwritev(struct file *f, int fd, const struct iovec *iov, int n, off
                                                : OS_CALL(SYS_pwritev, fd, iov, n, off, 0, 0);
 }
 
+void file_before_libc(struct file *f, int fd, off_t to) {
+    if (f->staged_end > 0) {
+        to = to < 0 ? os_lseek(fd, 0, SEEK_CUR) : to;
+        if (to < 0 || (uint64_t)to < f->staged_end) {
+            file_settle(f, fd);
+        }
+    }
+}
+
+bool file_reserve(struct file *f, int fd, off_t off, off_t len) {
+    off_t end;
+    if (off < 0 || len <= 0 || __builtin_add_overflow(off, len, &end) || end <= (off_t)NATIVE_HEAD ||
+        !within_limit((uint64_t)end)) {
+        return false;
+    }
+    sigset_t saved;
+    lock_take(&f->lock, &saved);
+    file_begin(f, fd);
+    bool there = !file_is_native(f) && !f->inherited && file_known_error(f) == 0 && !file_has_spawned(f) &&
+                 !leaves_hole(f, fd, (uint64_t)off) && reserved(f, fd, (uint64_t)off, (uint64_t)end) && !f->native;
+    if (there) {
+        file_touch(f);
+    }
+    lock_drop(&f->lock, &saved);
+    return there;
+}
+
 static off_t moved(struct file *f, off_t r) {
     if (r >= 0) {
         moved_to(f, (uint64_t)r);
@@ -331,12 +360,9 @@ static off_t moved(struct file *f, off_t r) {
 
 off_t file_lseek(struct file *f, int fd, off_t off, int whence) {
     if (whence == SEEK_SET || whence == SEEK_CUR) {
-        if (f->stdio && f->staged_end > 0) {
-            // A FILE that goes back overwrites by glibc's own write, which no hook sees.
-            off_t here = os_lseek(fd, 0, SEEK_CUR);
-            if (whence == SEEK_SET ? off < here : off < 0) {
-                file_settle(f, fd);
-            }
+        if (f->staged_end > 0 && fd_has_stream(f)) {
+            off_t from = whence == SEEK_SET ? 0 : os_lseek(fd, 0, SEEK_CUR), to;
+            file_before_libc(f, fd, __builtin_add_overflow(from, off, &to) || to < 0 ? 0 : to);
         }
         return moved(f, os_lseek(fd, off, whence));
     }

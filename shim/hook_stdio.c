@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: MIT
 //
-// hook_stdio: FILE streams. A FILE stands on a real descriptor; glibc's own writes go straight to the inode (design
-// 5), so only opening, closing and moving need us. The one place that may call stdio, through real.* alone.
+// hook_stdio: FILE streams. A FILE stands on a real descriptor, and what libc writes by itself goes straight to the
+// inode, at the kernel's offset, which is ours too. So there is nothing to do but to open, to close, to settle before a
+// move back, and to stage what is large in an fwrite. The one place that may call stdio, through real.* alone, and that
+// knows struct _IO_FILE, whose layout is libc's ABI: putc_unlocked has always been compiled into programs.
 
 #include "hook_stdio.h"
 
@@ -9,10 +11,11 @@
 #include "hook_inside.h"
 #include "namecalls.h"
 
+#include <pthread.h>
+#include <stdio_ext.h>
 #include <string.h>
 
-// The FILE on a captured descriptor, for the flush at exit. A stale one is a FILE that was never closed: still memory.
-static FILE *_Atomic streams[FDTABLE_MAX];
+#define STAGE_MIN (64 * KIB) // of one fwrite: below, libc's buffer and write are as fast
 
 static int number(FILE *fp) {
     int saved = errno;
@@ -26,14 +29,14 @@ static FILE *attach(FILE *fp) {
     struct file *f = hook_captured(fd);
     if (f != NULL) {
         f->stdio = true;
-        atomic_store_explicit(&streams[fd], fp, memory_order_release);
+        atomic_store_explicit(&fd_streams[fd], fp, memory_order_release);
     }
     return fp;
 }
 
 void stdio_flush_captured(void) {
     for (int fd = 0; fd < fd_limit(); fd++) {
-        FILE *fp = atomic_load_explicit(&streams[fd], memory_order_acquire);
+        FILE *fp = atomic_load_explicit(&fd_streams[fd], memory_order_acquire);
         // A thread that is inside this FILE for ever must not hold up the end of the process.
         if (fp != NULL && hook_captured(fd) != NULL && ftrylockfile(fp) == 0) {
             real.fflush_unlocked(fp);
@@ -103,8 +106,9 @@ FILE *hook_fopen(const char *path, const char *mode) {
 FILE *hook_fdopen(int fd, const char *mode) {
     struct file *f = hook_captured(fd);
     if (UNLIKELY(f != NULL)) {
-        file_settle(f, fd); // the FILE's own writes come behind ours
-        f->native |= mode != NULL && mode[0] == 'a'; // libc sets O_APPEND
+        bool append = mode != NULL && mode[0] == 'a'; // libc sets O_APPEND
+        file_before_libc(f, fd, append ? 0 : -1);
+        f->native |= append;
     }
     FILE *fp = REAL(fdopen) != NULL ? real.fdopen(fd, mode) : NULL;
     return UNLIKELY(f != NULL) ? attach(fp) : fp;
@@ -115,8 +119,8 @@ static int before_end(FILE *fp, int fd) {
     if ((unsigned)fd >= FDTABLE_MAX) {
         return 0;
     }
-    if (UNLIKELY(atomic_load_explicit(&streams[fd], memory_order_relaxed) == fp)) {
-        atomic_store_explicit(&streams[fd], NULL, memory_order_relaxed);
+    if (UNLIKELY(atomic_load_explicit(&fd_streams[fd], memory_order_relaxed) == fp)) {
+        atomic_store_explicit(&fd_streams[fd], NULL, memory_order_relaxed);
     }
     struct file *f = hook_captured(fd);
     if (LIKELY(f == NULL)) {
@@ -192,30 +196,126 @@ int hook_fflush_unlocked(FILE *fp) {
     return REAL(fflush_unlocked) != NULL ? flushed(real.fflush_unlocked(fp), fp) : EOF;
 }
 
-// glibc seeks and then writes by itself, invisibly: nothing of ours may be left behind it.
-static void before_seek(FILE *fp) {
+// `to`: not before this offset.
+static void before_seek(FILE *fp, off_t to) {
     int fd = number(fp);
     struct file *f = hook_captured(fd);
     if (UNLIKELY(f != NULL)) {
-        file_settle(f, fd); // its error is for write, fsync and close
+        file_before_libc(f, fd, to);
     }
 }
 
 int hook_fseek(FILE *fp, long off, int whence) {
-    before_seek(fp);
+    // Forwards from here is behind all that is staged; for the end, libc asks the kernel.
+    bool forwards = whence == SEEK_CUR && off >= 0;
+    before_seek(fp, forwards ? -1 : whence == SEEK_SET && off > 0 ? off : 0);
     return REAL(fseek) != NULL ? real.fseek(fp, off, whence) : -1;
 }
 
 void hook_rewind(FILE *fp) {
-    before_seek(fp);
+    before_seek(fp, 0);
     if (REAL(rewind) != NULL) {
         real.rewind(fp);
     }
 }
 
 int hook_fsetpos(FILE *fp, const fpos_t *pos) {
-    before_seek(fp);
+    before_seek(fp, 0);
     return REAL(fsetpos) != NULL ? real.fsetpos(fp, pos) : -1;
+}
+
+// ---- fwrite
+
+// Room that libc would fill before it writes. With nothing pending it would as well, to the same end.
+static size_t room(FILE *fp) {
+    char *end = __flbf(fp) ? fp->_IO_buf_end : fp->_IO_write_end;
+    return fp->_IO_write_ptr > fp->_IO_write_base && end > fp->_IO_write_ptr ? (size_t)(end - fp->_IO_write_ptr) : 0;
+}
+
+// Nothing is pending, neither to be written nor to be gone back over.
+static bool drained(const FILE *fp) {
+    return fp->_IO_write_ptr == fp->_IO_buf_base && fp->_IO_write_base == fp->_IO_buf_base &&
+           fp->_IO_read_end == fp->_IO_buf_base;
+}
+
+// In place of libc's own write to the descriptor; its marks in the FILE are the same. How many bytes.
+static size_t write_through(struct file *f, FILE *fp, const char *data, size_t len) {
+    size_t done = 0;
+    while (done < len) {
+        ssize_t n = file_write(f, fp->_fileno, data + done, len - done);
+        if (n <= 0) {
+            hook_ret(n);
+            fp->_flags |= _IO_ERR_SEEN;
+            break;
+        }
+        done += (size_t)n;
+    }
+    if (fp->_offset >= 0) { // what ftell answers: known, so kept
+        fp->_offset += (off_t)done;
+    }
+    bool pass = __flbf(fp) || __fbufsize(fp) == 1; // putc leaves every byte to libc's overflow
+    fp->_IO_write_end = pass ? fp->_IO_buf_base : fp->_IO_buf_end;
+    return done;
+}
+
+// libc's steps: fill the buffer, flush it, write whole blocks past it, put the rest into it. So what is pending, the
+// descriptor's offset and ftell are as without us, whatever is mixed. The FILE is locked. How many bytes.
+static size_t put_all(struct file *f, FILE *fp, const char *data, size_t len) {
+    size_t fits = min_u64(room(fp), len), done = 0;
+    if (fits > 0) {
+        done = real.fwrite_unlocked(data, 1, fits, fp);
+        if (done < fits || done == len) {
+            return done;
+        }
+    }
+    if (__overflow(fp, EOF) == EOF) {
+        return done;
+    }
+    if (drained(fp)) {
+        size_t block = (size_t)(fp->_IO_buf_end - fp->_IO_buf_base), rest = len - done;
+        size_t whole = rest - (block >= 128 ? rest % block : 0);
+        size_t n = write_through(f, fp, data + done, whole);
+        done += n;
+        if (n < whole) {
+            return done;
+        }
+    }
+    return done + (done < len ? real.fwrite_unlocked(data + done, 1, len - done, fp) : 0);
+}
+
+// The captured file that this fwrite of `len` bytes may be staged for. A wide FILE refuses bytes.
+static inline struct file *staging_for(size_t len, FILE *fp) {
+    if (LIKELY(len < STAGE_MIN || fd_peek(fp->_fileno) == NULL) || fp->_mode > 0) {
+        return NULL;
+    }
+    struct file *f = fd_get(fp->_fileno, true);
+    return f == NULL || f->native || f->followed || real.fwrite_unlocked == NULL ? NULL : f;
+}
+
+static size_t items(size_t bytes, size_t size, size_t count) {
+    return bytes == size * count ? count : bytes / size;
+}
+
+size_t hook_fwrite(const void *data, size_t size, size_t count, FILE *fp) {
+    struct file *f = staging_for(size * count, fp);
+    if (LIKELY(f == NULL)) {
+        return LIKELY(REAL(fwrite) != NULL) ? real.fwrite(data, size, count, fp) : 0;
+    }
+    int cancel;
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel); // else the lock would stay taken
+    flockfile(fp);
+    size_t done = put_all(f, fp, data, size * count);
+    funlockfile(fp);
+    pthread_setcancelstate(cancel, NULL);
+    return items(done, size, count);
+}
+
+size_t hook_fwrite_unlocked(const void *data, size_t size, size_t count, FILE *fp) {
+    struct file *f = staging_for(size * count, fp);
+    if (LIKELY(f == NULL)) {
+        return LIKELY(REAL(fwrite_unlocked) != NULL) ? real.fwrite_unlocked(data, size, count, fp) : 0;
+    }
+    return items(put_all(f, fp, data, size * count), size, count);
 }
 
 #define HOOKS_STDIO

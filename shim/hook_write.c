@@ -163,8 +163,13 @@ int hook_ftruncate(int fd, off_t len) {
     return r;
 }
 
+// numpy asks for the space of each array of 16 MiB or more before it writes it.
 int hook_fallocate(int fd, int mode, off_t off, off_t len) {
-    int r = hook_settled(fd);
+    struct file *f = hook_captured(fd);
+    if (UNLIKELY(f != NULL) && mode == FALLOC_FL_KEEP_SIZE && file_reserve(f, fd, off, len)) {
+        return 0;
+    }
+    int r = f != NULL ? file_settle(f, fd) : 0;
     return r < 0 ? (int)hook_ret(r) : changed(fd, (int)NATIVE(fallocate, SYS_fallocate, fd, mode, off, len));
 }
 

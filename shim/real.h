@@ -29,6 +29,8 @@
 #include <utime.h>
 #include <wordexp.h>
 
+#undef fwrite_unlocked // <stdio.h> may have a macro of that name
+
 typedef int clone_main(void *);
 typedef int dir_filter(const struct dirent *);
 typedef int dir_order(const struct dirent **, const struct dirent **);

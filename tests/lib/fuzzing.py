@@ -237,9 +237,19 @@ class Script:
             return "fdopen %d %d %s" % (f, self.slot(), mode.replace("x", ""))
         return "%s %d %s %s" % ("freopen" if r.chance(10) else "fopen", f, mode, self.name())
 
+    def op_stream(self):
+        """A FILE that a shadow stands behind."""
+        r = self.r
+        f = r.below(3)
+        if f not in self.files:
+            self.files.append(f)
+        return "fopen %d w %s" % (f, r.pick(["a.ck", "a.ck", "b.ck", "d/c.ck"]))
+
     def op_stdio(self):
         r = self.r
         f = r.pick(self.files) if self.files else r.below(3)
+        if r.chance(30):
+            return self.large(f)
         kind = r.weighted([("fwrite", 12), ("fputs", 4), ("fprintf", 3), ("fseek", 5), ("ftell", 3), ("fflush", 4),
                            ("fclose", 4), ("fnw", 4), ("fnseek", 1), ("fread", 3), ("rewind", 1), ("setvbuf", 2)])
         if kind in ("ftell", "fflush", "rewind", "fclose"):
@@ -258,9 +268,26 @@ class Script:
         return "%s %d %d %s" % (kind, f, self.offset() if wh == "set" else r.pick([0, 0, -1, 5, -4096]), wh)
 
 
+    def large(self, f):
+        """What fwrite may stage, and numpy's call before it."""
+        r = self.r
+        kind = r.weighted([("fwrite", 6), ("fwu", 3), ("fwn", 3), ("ffalloc", 2), ("ferror", 1), ("fwide", 1)])
+        size = r.pick([65535, 65536, 65537, 69632, 200000, MIB - 1, MIB, MIB + 4097, 3 * MIB + 5, 4 * MIB, 5 * MIB])
+        if kind == "ferror":
+            return "ferror %d" % f
+        if kind == "fwide":
+            return "fwide %d %d" % (f, r.pick([-1, 0, 0, 1]))
+        if kind == "ffalloc":
+            return "ffalloc %d %d %d" % (f, self.offset(), size)
+        if kind == "fwn":
+            n = r.pick([1, 3, 8, 4096, size])
+            return "fwn %d %d %d %d" % (f, n, size // n, self.seed())
+        return "%s %d %d %d" % (kind, f, size, self.seed())
+
+
 BASE = [("open", 8), ("write", 16), ("close", 8), ("seek", 4), ("read", 4), ("shape", 3), ("ask", 8), ("dup", 3),
         ("sync", 1), ("flags", 1), ("name", 6), ("meta", 3), ("copy", 2), ("child", 1), ("sleep", 2), ("fopen", 2),
-        ("stdio", 4), ("save", 3)]
+        ("stdio", 4), ("save", 3), ("stream", 1)]
 
 
 def bent(**more):
@@ -272,6 +299,7 @@ PROFILES = {
     "saves": bent(save=16, write=24, close=14, open=3, name=10, stdio=0, fopen=0, sleep=3),
     "names": bent(save=10, name=24, ask=16, close=12, write=12),
     "stdio": bent(fopen=12, stdio=40, open=3, write=4),
+    "streams": bent(stream=12, fopen=2, stdio=60, open=2, write=4, name=3, copy=1, dup=4, seek=6),
     "descriptors": bent(save=10, dup=12, child=5, copy=8, flags=4, seek=8, shape=6),
 }
 

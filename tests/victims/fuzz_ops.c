@@ -18,6 +18,7 @@
 #include <sys/mman.h>
 #include <sys/sendfile.h>
 #include <sys/uio.h>
+#include <wchar.h>
 
 #define WORDS 12
 #define PIECES 64
@@ -292,6 +293,11 @@ static void op_fdopen(char **w) { // F S MODE: of a duplicate, so that closing i
         }                                                                                                              \
     }
 FILE_OP(fwrite, fwrite(bytes(num(w[2]), num(w[3])), 1, (size_t)num(w[2]), f))
+FILE_OP(fwu, fwrite_unlocked(bytes(num(w[2]), num(w[3])), 1, (size_t)num(w[2]), f))
+FILE_OP(fwn, fwrite(bytes(num(w[2]) * num(w[3]), num(w[4])), (size_t)num(w[2]), (size_t)num(w[3]), f))
+FILE_OP(ffalloc, fallocate(fileno(f), FALLOC_FL_KEEP_SIZE, num(w[2]), num(w[3])))
+FILE_OP(ferror, ferror(f))
+FILE_OP(fwide, fwide(f, (int)num(w[2])))
 FILE_OP(fputs, fputs(w[2], f) < 0 ? -1 : 0)
 FILE_OP(fprintf, fprintf(f, "%s %*ld\n", w[2], 20, num(w[3])))
 FILE_OP(fseek, fseek(f, num(w[2]), whence_of(w[3])))
@@ -368,7 +374,8 @@ static const struct {
     OP(dup, 2), OP(dup2, 2), OP(dupfd, 3), OP(getfl, 1), OP(setfl, 2), OP(fsync, 1), OP(fdatasync, 1), OP(close, 1),
     OP(flock, 1), OP(lock, 2), OP(rename, 2), OP(unlink, 1), OP(remove, 1), OP(link, 2), OP(symlink, 2), OP(mkdir, 1),
     OP(rmdir, 1), OP(readlink, 1), OP(list, 1), OP(chmod, 2), OP(fchmod, 2), OP(futimens, 2), OP(utimens, 2),
-    OP(fopen, 3), OP(freopen, 3), OP(fdopen, 3), OP(fwrite, 3), OP(fputs, 2), OP(fprintf, 3), OP(fseek, 3),
+    OP(fopen, 3), OP(freopen, 3), OP(fdopen, 3), OP(fwrite, 3), OP(fwu, 3), OP(fwn, 4),
+    OP(ffalloc, 3), OP(ferror, 1), OP(fwide, 2), OP(fputs, 2), OP(fprintf, 3), OP(fseek, 3),
     OP(ftell, 1), OP(fflush, 1), OP(fclose, 1), OP(fnw, 3), OP(fnseek, 3), OP(fread, 2), OP(rewind, 1), OP(setvbuf, 3),
     OP(sendfile, 4), OP(cfr, 5), OP(spawn, 3), OP(spawnx, 3), OP(exec, 3), OP(sleep, 1),
 };
