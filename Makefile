@@ -8,7 +8,7 @@
 #   make check-asan       with sanitizers (build-asan)    make bench       build/bench.json
 #   make check-long       hours: KILLS= CUTS= SEED= T=    make demo        a save with and without, side by side
 #                         sums in build/long.json
-#   make check-python     CPython's own tests; AS=root
+#   make check-python     CPython's own tests; AS=root    make clients    the newest frameworks, into build/venv
 #   make BREAK=n ...      a canary, in build-break-n (n: 1 no sync, 2 no fence, 3 torn names, 4 to 6 crashes, 7 break
 #                         points, 8 a wrong checksum)
 
@@ -45,7 +45,7 @@ VICTIMS := $(patsubst tests/victims/%.c,$(B)/victims/%,$(filter-out %_check.c,$(
            $(patsubst tests/victims/%.cc,$(B)/victims/%,$(wildcard tests/victims/*.cc))
 UNIT    := $(patsubst tests/unit/%.c,$(B)/unit/%,$(wildcard tests/unit/test_*.c))
 
-.PHONY: all built tests check check-asan check-long check-python demo bench tidy unit clean FORCE
+.PHONY: all built tests check check-asan check-long check-python clients demo bench tidy unit clean FORCE
 .DELETE_ON_ERROR:
 .SECONDARY:
 
@@ -76,6 +76,10 @@ check-python:
 	@scripts/setup build check-python
 	@$(MAKE) --no-print-directory built
 	scripts/check-python $(B) $(T)
+
+clients:
+	@scripts/setup clients
+	scripts/clients build
 
 demo:
 	@scripts/setup build demo

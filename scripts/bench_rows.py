@@ -135,30 +135,6 @@ def fsync_defer_speedup(b):
     return {"fsync_defer_speedup": (a / z, {"native_s": a, "fastckpt_s": z})}
 
 
-def torch_save(b):
-    argv = [b.python, os.path.join(os.path.dirname(os.path.abspath(__file__)), "bench_torch.py"), str(b.size)]
-    times = {"native": [], "fastckpt": [], "native_null": [], "fastckpt_null": []}
-    with b.program(argv, False) as n, b.program(argv, True) as f:
-        for _ in range(WARM + b.rounds):
-            times["native_null"].append(n.ask("/dev/null")[0])
-            times["native"].append(n.ask(b.path("a"))[0])
-            b.clean()
-            times["fastckpt_null"].append(f.ask("/dev/null")[0])
-            times["fastckpt"].append(f.ask(b.path("b"))[0])
-            b.wait()
-            b.clean()
-        n.finish()
-        f.finish(staged=WARM + b.rounds)
-    m = {k: median(v[WARM:]) for k, v in times.items()}
-    native_io = m["native"] - m["native_null"]
-    ours_io = max(m["fastckpt"] - m["fastckpt_null"], 1e-4)
-    return {"torch_save_speedup": (m["native"] / m["fastckpt"],
-                                   {"native_s": m["native"], "fastckpt_s": m["fastckpt"]}),
-            "torch_save_io_speedup": (native_io / ours_io, {"native_io_s": native_io, "fastckpt_io_s": ours_io,
-                                                            "native_null_s": m["native_null"],
-                                                            "fastckpt_null_s": m["fastckpt_null"]})}
-
-
 class Ext4:
     """A fresh ext4 in a file, mounted below the directory of the checkpoints."""
 

@@ -16,6 +16,7 @@ from bench_lib import Failed, Program, Skip
 SIDES = ("native", "fastckpt", "again")
 CALLS = {  # key: (verb of bench_calls, calls in a batch, batches in a turn, nanoseconds in the unit of the figure)
     "untracked_write_ns": ("write", 1000, 50, 1),
+    "untracked_fwrite_ns": ("fwrite", 4000, 50, 1),
     "untracked_stat_ns": ("stat", 200, 50, 1),
     "untracked_open_us": ("open", 100, 50, 1000),
     "untracked_create_us": ("create", 30, 50, 1000),
@@ -52,7 +53,7 @@ def loaded(p):
 
 def call_cost(b, key):
     verb, calls, batches, unit = CALLS[key]
-    path = "/dev/null" if verb == "write" else b.path("unmatched")
+    path = "/dev/null" if verb in ("write", "fwrite") else b.path("unmatched")
     with open(path, "w"):
         pass
     times = {side: [] for side in SIDES}
@@ -76,6 +77,10 @@ def call_cost(b, key):
 
 def untracked_write_ns(b):
     return call_cost(b, "untracked_write_ns")
+
+
+def untracked_fwrite_ns(b):
+    return call_cost(b, "untracked_fwrite_ns")
 
 
 def untracked_stat_ns(b):

@@ -3,7 +3,7 @@
 // bench_calls: what calls cost that are none of ours. Driven line by line, so that scripts/bench can let native and
 // preloaded processes take turns; answers with the nanoseconds a call takes in the median batch, "error WHY" otherwise.
 //
-//   write|open|create|stat PATH CALLS BATCHES     write: one byte; open, create: with close
+//   write|fwrite|open|create|stat PATH CALLS BATCHES     write, fwrite: one byte; open, create: with close
 
 #include <errno.h>
 #include <fcntl.h>
@@ -21,6 +21,13 @@ typedef int call(const char *path, int fd);
 static int call_write(const char *path, int fd) {
     (void)path;
     return write(fd, "x", 1) == 1 ? 0 : -1;
+}
+
+static FILE *stream;
+
+static int call_fwrite(const char *path, int fd) {
+    (void)path, (void)fd;
+    return fwrite("x", 1, 1, stream) == 1 ? 0 : -1;
 }
 
 static int call_open(const char *path, int fd) {
@@ -42,7 +49,9 @@ static int call_stat(const char *path, int fd) {
 static const struct verb {
     const char *name;
     call *call;
-} verbs[] = {{"write", call_write}, {"open", call_open}, {"create", call_create}, {"stat", call_stat}};
+} verbs[] = {{"write", call_write}, {"fwrite", call_fwrite}, {"open", call_open}, {"create", call_create},
+             {"stat", call_stat}};
+#define VERBS (sizeof verbs / sizeof *verbs)
 
 static double now_ns(void) {
     struct timespec t;
@@ -75,10 +84,11 @@ int main(void) {
     setvbuf(stdout, NULL, _IOLBF, 0);
     while (scanf("%15s %4095s %ld %ld", name, path, &calls, &batches) == 4 && calls > 0 && batches > 0) {
         const struct verb *v = verbs;
-        while (v < verbs + 4 && strcmp(v->name, name))
+        while (v < verbs + VERBS && strcmp(v->name, name))
             v++;
-        if (v == verbs + 4 || batches > MOST)
+        if (v == verbs + VERBS || batches > MOST)
             return 2;
+        stream = v->call == call_fwrite ? fopen(path, "we") : NULL;
         int fd = v->call == call_write ? open(path, O_WRONLY | O_CLOEXEC) : -1;
         double ns = measure(v->call, path, fd, calls, batches);
         if (ns < 0)
@@ -87,6 +97,8 @@ int main(void) {
             printf("%.3f\n", ns);
         if (fd >= 0)
             close(fd);
+        if (stream)
+            fclose(stream);
     }
     return 0;
 }
