@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 #
-# Programs of clients.tsv on the newest frameworks, which scripts/clients installs: PyTorch, NumPy, safetensors, DCP. Run
-# by common.main with that interpreter. Deterministic: two runs give the same bytes.
+# Programs of clients.tsv on the newest frameworks, which scripts/clients installs: PyTorch, NumPy, safetensors, DCP.
+# Run by common.main with that interpreter. Deterministic: two runs give the same bytes.
 import os
 import subprocess
 import sys
