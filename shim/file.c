@@ -209,7 +209,7 @@ static int sync_locked(struct file *f, int fd, bool publish) {
         f->published |= publish;
         f->native |= publish;
     }
-    if (r == 0 && publish && f->bytes_staged > 0 && fd >= 0) { // what the engine did came after what the program did
+    if (r == 0 && publish && file_engine_changes(f) && fd >= 0) { // what the engine did came after what the program did
         struct timespec ts[2] = {f->atime, f->mtime};
         OS_CALL(SYS_utimensat, fd, NULL, ts, 0, 0, 0);
         f->times_set = false;
@@ -299,7 +299,7 @@ void file_fix_stat(struct file *f, struct stat *st) {
     if (st->st_nlink == 0 && !f->dropped && !f->published && !is_unnamed(f)) {
         st->st_nlink = 1;
     }
-    bool set = f->times_set && f->bytes_staged > 0; // else the kernel's are right: they were set there, too
+    bool set = f->times_set && file_engine_changes(f); // else the kernel's are right: they were set there, too
     if ((f->staged_end > 0 || set) && f->mtime.tv_nsec != UTIME_OMIT) {
         st->st_mtim = f->mtime;
     }
@@ -375,7 +375,7 @@ static int tell_close(struct file *f) {
     struct msg_close *c = &m.u.close;
     c->size = f->staged_end;
     // Where the kernel wrote every byte, its own times are right; what the engine does to the file changes them else.
-    bool times = f->bytes_staged > 0, set = times && f->times_set;
+    bool times = file_engine_changes(f), set = times && f->times_set;
     c->atime = set ? f->atime : (struct timespec){0, UTIME_OMIT};
     c->mtime = times ? f->mtime : (struct timespec){0, UTIME_OMIT};
     c->flags = (set ? CLOSE_TIMES : 0) | (f->failed ? CLOSE_ABORT : 0);

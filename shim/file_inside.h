@@ -26,6 +26,11 @@ struct file *file_each(uint32_t *i);
 /** Recovers all files of an older epoch whose lock is free; true when none is left. */
 bool file_recover_all(void);
 
+/** Does the engine change the inode, so that its times are not those of what the program did? */
+static inline bool file_engine_changes(const struct file *f) {
+    return f->bytes_staged > 0 || f->reserved;
+}
+
 /** Do the program's bytes go to the kernel alone? */
 static inline bool file_is_native(const struct file *f) {
     return f->native || f->followed || f->closed || f->dropped;

@@ -150,6 +150,7 @@ static bool reserved(struct file *f, int fd, uint64_t off, uint64_t end) {
     if (r == -EPIPE) {
         lost_recover(f, fd);
     }
+    f->reserved |= r >= 0;
     return r >= 0;
 }
 

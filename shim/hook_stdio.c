@@ -24,6 +24,10 @@ static int number(FILE *fp) {
     return fd;
 }
 
+static bool pends(const FILE *fp) {
+    return fp->_IO_write_ptr > fp->_IO_write_base;
+}
+
 static FILE *attach(FILE *fp) {
     int fd = number(fp);
     struct file *f = hook_captured(fd);
@@ -128,7 +132,10 @@ static int before_end(FILE *fp, int fd) {
     }
     int saved = errno;
     flockfile(fp);
-    real.fflush_unlocked(fp); // its error comes again from the real call
+    bool writes = pends(fp);
+    if (real.fflush_unlocked(fp) == 0 && writes) { // its error comes again from the real call
+        file_touch(f);
+    }
     funlockfile(fp);
     errno = saved;
     return fd_before_close(fd, f);
@@ -176,11 +183,14 @@ int hook_fclose(FILE *fp) {
     return r;
 }
 
-// Only counted: libc's own write is in the inode already.
-static int flushed(int r, FILE *fp) {
+// Only noted: libc's own write is in the inode already.
+static int flushed(int r, FILE *fp, bool writes) {
     if (UNLIKELY(fd_limit() > 0) && r == 0 && fp != NULL) {
         int fd = number(fp);
         struct file *f = hook_captured(fd);
+        if (UNLIKELY(f != NULL) && writes) {
+            file_touch(f);
+        }
         if (UNLIKELY(f != NULL) && !f->native && !f->log) {
             file_count_flush(f, fd);
         }
@@ -189,11 +199,13 @@ static int flushed(int r, FILE *fp) {
 }
 
 int hook_fflush(FILE *fp) {
-    return REAL(fflush) != NULL ? flushed(real.fflush(fp), fp) : EOF;
+    bool writes = fp != NULL && pends(fp);
+    return REAL(fflush) != NULL ? flushed(real.fflush(fp), fp, writes) : EOF;
 }
 
 int hook_fflush_unlocked(FILE *fp) {
-    return REAL(fflush_unlocked) != NULL ? flushed(real.fflush_unlocked(fp), fp) : EOF;
+    bool writes = fp != NULL && pends(fp);
+    return REAL(fflush_unlocked) != NULL ? flushed(real.fflush_unlocked(fp), fp, writes) : EOF;
 }
 
 // `to`: not before this offset.
@@ -229,7 +241,7 @@ int hook_fsetpos(FILE *fp, const fpos_t *pos) {
 // Room that libc would fill before it writes. With nothing pending it would as well, to the same end.
 static size_t room(FILE *fp) {
     char *end = __flbf(fp) ? fp->_IO_buf_end : fp->_IO_write_end;
-    return fp->_IO_write_ptr > fp->_IO_write_base && end > fp->_IO_write_ptr ? (size_t)(end - fp->_IO_write_ptr) : 0;
+    return pends(fp) && end > fp->_IO_write_ptr ? (size_t)(end - fp->_IO_write_ptr) : 0;
 }
 
 // Nothing is pending, neither to be written nor to be gone back over.

@@ -249,11 +249,11 @@ static int sync_dir(int dirfd) {
 
 static int publish(struct file *f, int fd) {
     struct stat st;
-    if (f->bytes_staged > 0 && f->spawned_at == atomic_load(&shim.spawned) && os_fstat(fd, &st) == 0) {
+    if (file_engine_changes(f) && f->spawned_at == atomic_load(&shim.spawned) && os_fstat(fd, &st) == 0) {
         os_ftruncate(fd, st.st_size); // gives back what the engine had reserved beyond the end
     }
     struct timespec ts[2] = {f->atime, f->mtime};
-    if (f->times_set || f->bytes_staged > 0) {
+    if (f->times_set || file_engine_changes(f)) {
         os_utimensat(fd, NULL, ts, 0);
     }
     int r = os_fsync(fd);
