@@ -1,7 +1,7 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: MIT
 # run-as: both
-# timeout: 240
+# timeout: 400
 #
 # Proves that each program of clients.tsv leaves the same bytes, modes, owners and times as without the shim, and that
 # its file reaches the class stated there. How: each runs natively and under the shim in directories of the same layout;
@@ -112,7 +112,7 @@ def run_natively(box, todo):
             out[name] = box.native(words(command), cwd=os.path.join(box.native_d, name))
     for (python, script), batch in batches.items():
         argv = ["%s@%s" % (program, os.path.join(box.native_d, name)) for name, program in batch]
-        r = box.native([python, script] + argv, timeout=120)
+        r = box.native([python, script] + argv, timeout=240)
         assert r.rc == 0, "natively: %r" % r
         texts = re.split("^@.*\n", r.out, flags=re.M)[1:]
         for (name, _), text in zip(batch, texts):
