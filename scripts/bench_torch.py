@@ -106,8 +106,10 @@ class Fast(Save):
 
     def __init__(self, mib):
         super().__init__(mib)
-        from deepspeed.io import FastFileWriter, FastFileWriterConfig
+        from deepspeed.io import FastFileWriter, FastFileWriterConfig, fast_file_writer
         from deepspeed.ops.op_builder import AsyncIOBuilder
+        from deepspeed.ops.op_builder.utils import UtilsBuilder
+        fast_file_writer.UtilsBuilder = UtilsBuilder  # what it takes without a GPU says "not implemented"
         self.handle = AsyncIOBuilder().load().aio_handle(8 << 20, 8, False, True, 1)
         self.buffer = self.handle.new_cpu_locked_tensor(128 << 20, torch.empty(0, dtype=torch.uint8))
         self.writer, self.config = FastFileWriter, FastFileWriterConfig
