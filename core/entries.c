@@ -240,6 +240,11 @@ static bool in_dir(const struct file_slot *f, const void *arg) {
     return to || (f->dir_ino == d->ino && f->dir_dev == d->dev && !(f->flags & OPEN_FOLLOWED));
 }
 
+static bool is_stuck(const struct file_slot *f, const void *arg) {
+    (void)arg;
+    return f->retry_ns != 0;
+}
+
 static bool of_client(const struct file_slot *f, const void *arg) {
     return f->client == *(const unsigned *)arg;
 }
@@ -265,6 +270,7 @@ static enum verdict do_wait(struct engine *e, struct entry *en) {
         break;
     case WAIT_SPACE:
         left = commit_before(&e->commit, en->msg.number, NULL, NULL) + e->n_closing;
+        left = commit_before(&e->commit, en->msg.number, is_stuck, NULL) ? 0 : left; // it is what lacks space, too
         break;
     default:
         left = commit_before(&e->commit, en->msg.number, NULL, NULL);

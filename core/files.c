@@ -68,8 +68,8 @@ int files_made_before(const struct engine *e, uint64_t number) {
 }
 
 /** Now, by the kernel's clock for the times of inodes. */
-static struct timespec inode_time(void) {
-    int64_t now = os_now_ns(CLOCK_REALTIME_COARSE);
+static struct timespec time_of(int clock) {
+    int64_t now = os_now_ns(clock);
     return (struct timespec){now / 1000000000, now % 1000000000};
 }
 
@@ -84,7 +84,7 @@ int files_free_slot(const struct engine *e, const struct entry *en) {
     f->root = e->p.st->clients[en->client].root;
     f->id = en->msg.number;
     f->name[0] = f->hidden[0] = f->to[0] = f->where[0] = '\0';
-    f->opened = inode_time();
+    f->opened = time_of(CLOCK_REALTIME_COARSE); // as the kernel's times of inodes
     return (int)slot;
 }
 
@@ -177,7 +177,7 @@ void files_close(struct engine *e, unsigned slot, const struct msg *m) {
         return;
     }
     f->close_flags = c->flags;
-    f->closed = inode_time();
+    f->closed = time_of(CLOCK_REALTIME); // an inode's time may be ahead of the coarse clock
     f->atime = c->atime;
     f->mtime = c->mtime;
     f->size_end = c->size > 0 ? c->size : f->size_end; // of what was not settled: before, it may have been truncated

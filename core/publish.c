@@ -13,6 +13,7 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <stdlib.h>
+#include <sys/stat.h>
 #include <string.h>
 
 static int trim(struct file_slot *f) {
@@ -119,16 +120,17 @@ static bool later(const struct timespec *a, const struct timespec *b) {
     return a->tv_sec > b->tv_sec || (a->tv_sec == b->tv_sec && a->tv_nsec > b->tv_nsec);
 }
 
-/** Has somebody without us (a library loaded by dlmopen, another machine) put another file under the name since ours
- *  was closed? Natively the later one stays. What ours was opened over is held open, so its number is no other's. */
+/** Has somebody without us (a library loaded by dlmopen, another machine) made another file of that name since ours was
+ *  closed? Natively the later one stays. By the birth of what stands there: a file that was published before ours was
+ *  opened before ours was closed. Where inodes have no birth time, ours stays. */
 static bool beaten(const struct file_slot *f) {
-    struct stat s, old;
-    if (f->state != FILE_CLOSED || os_fstatat(f->fd_dir, f->name, &s, AT_SYMLINK_NOFOLLOW) < 0 ||
-        (f->fd_to > 0 && os_fstat(f->fd_to, &old) == 0 && old.st_ino == s.st_ino && old.st_dev == s.st_dev) ||
-        later(&f->closed, &s.st_ctim)) {
+    struct statx x;
+    long r = OS_CALL(SYS_statx, f->fd_dir, f->name, AT_SYMLINK_NOFOLLOW, STATX_BTIME, &x, 0);
+    struct timespec born = {.tv_sec = x.stx_btime.tv_sec, .tv_nsec = x.stx_btime.tv_nsec};
+    if (f->state != FILE_CLOSED || r < 0 || !(x.stx_mask & STATX_BTIME) || !later(&born, &f->closed)) {
         return false;
     }
-    log_info("%s: not published: somebody has made another file of that name since it was closed", f->name);
+    log_error("%s: not published: somebody has made another file of that name since it was closed", f->name);
     return true;
 }
 

@@ -235,7 +235,9 @@ def directory_mtime():
     for n in ("first", "second"):
         os.mkdir(n)
         save(n + "/m.pt", 8 * MIB)
-        os.listdir(n)  # the name is there from here on, however slow the engine is
+        fd = os.open(n, os.O_RDONLY)
+        os.fsync(fd)  # the name is there from here on, however slow the engine is
+        os.close(fd)
         time.sleep(0.05)
     t = os.stat("second").st_mtime_ns
     save("second/m.pt", 8 * MIB, seed=2)  # natively that does not touch the directory

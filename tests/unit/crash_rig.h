@@ -328,7 +328,7 @@ static bool save_phase(struct client *cl, const struct step *s) {
         f->done = 0;
         f->publish = f->publish ? f->publish : number;
         f->sync_wanted = max_u64(f->sync_wanted, number);
-        clock_gettime(CLOCK_REALTIME_COARSE, &f->closed);
+        clock_gettime(CLOCK_REALTIME, &f->closed);
         f->state = FILE_CLOSED;
         if (f->error) {
             writer_discard(&world.w, cl->slot);
