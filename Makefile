@@ -88,7 +88,7 @@ demo:
 
 bench:
 	@scripts/setup build bench
-	@$(MAKE) --no-print-directory built $(filter $(B)/victims/bench_%,$(VICTIMS))
+	@$(MAKE) --no-print-directory built $(filter $(B)/victims/bench_% $(B)/victims/rotate,$(VICTIMS))
 	scripts/bench $(B)
 
 tidy:

@@ -6,6 +6,7 @@
 //   rotate KIND [-r RANKS] [-n SAVES] [-k KEEP] [-s SIZE] [-t MS between] DIR      prints "begin N", "closed N",
 //   "failed ..." rotate KIND -c [-r RANKS] [-k KEEP] [-L N] [-E N] [-l] DIR                     checks; prints "last N"
 //   or "bad REASON"
+//     -m: prints "held N SECONDS", without what it takes to make up the bytes
 //     -L: save N or a later one is complete. -E: the program has ended after save N. -l: deletions may come late
 
 #include "rotate.h"
@@ -30,6 +31,14 @@ static const char *const kinds[KINDS] = {"hf", "dcp", "orbax", "lightning", "dee
 static struct options opt = {.ranks = 1, .saves = 10, .keep = 2, .first = 1, .size = 1536 << 10};
 static pthread_barrier_t *barrier;
 static uint64_t *buffer;
+static double filled; // seconds spent in making up bytes
+static bool measuring;
+
+static double now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
 
 // ---- What a save consists of
 
@@ -120,7 +129,9 @@ static int write_all(int fd, const char *data, size_t size) {
 
 /** Writes part `i` of save k under `path`, as `flags` say, with or without fsync. */
 static void write_part(const struct part *p, int k, int i, const char *path, int flags, bool sync) {
+    double began = now();
     size_t size = fill(p, k, i);
+    filled += now() - began;
     int fd = open(path, flags | O_CREAT | O_CLOEXEC, 0644);
     if (fd < 0) {
         failed(k, "open", path);
@@ -140,7 +151,9 @@ static void write_part(const struct part *p, int k, int i, const char *path, int
 /** safetensors: a temporary by O_EXCL, renamed by a system call that no hook sees, before it is closed. */
 static void write_renamed_raw(const struct part *p, int k, int i) {
     char tmp[256];
+    double began = now();
     size_t size = fill(p, k, i);
+    filled += now() - began;
     snprintf(tmp, sizeof tmp, "%.*s/.tmp%06d", (int)(strrchr(p->path, '/') - p->path), p->path, k);
     int fd = open(tmp, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
     if (fd < 0 || write_all(fd, (const char *)buffer, size) < 0) {
@@ -263,6 +276,7 @@ static void save(int rank, int k) {
     struct part parts[PARTS_MAX];
     char dir[64];
     int n = parts_of(&opt, k, parts);
+    double began = now() - filled;
     if (rank == 0) {
         dprintf(1, "begin %d\n", k);
         place_of(&opt, k, dir, sizeof dir);
@@ -287,6 +301,9 @@ static void save(int rank, int k) {
     }
     if (rank == 0) {
         finish(k);
+        if (measuring) {
+            dprintf(1, "held %d %.6f\n", k, now() - filled - began);
+        }
     }
     if (opt.pause_ms) {
         nanosleep(&(struct timespec){opt.pause_ms / 1000, opt.pause_ms % 1000 * 1000000L}, NULL);
@@ -324,7 +341,7 @@ int main(int argc, char **argv) {
     if (argc < 3 || opt.kind == KINDS) {
         return 2;
     }
-    while ((c = getopt(argc - 1, argv + 1, "r:n:k:s:t:cL:E:l")) != -1) {
+    while ((c = getopt(argc - 1, argv + 1, "r:n:k:s:t:mcL:E:l")) != -1) {
         switch (c) {
         case 'r':
             opt.ranks = atoi(optarg);
@@ -340,6 +357,9 @@ int main(int argc, char **argv) {
             break;
         case 't':
             opt.pause_ms = atoi(optarg);
+            break;
+        case 'm':
+            measuring = true;
             break;
         case 'c':
             checking = true;
