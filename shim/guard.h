@@ -20,7 +20,6 @@ struct shim {
     _Atomic bool ready;      // constructor done, FASTCKPT_PATHS not empty, not disabled
     int pid;                 // the process whose tables these are: a vfork child sees its parent's
     bool forked;             // this process is a fork child of a shimmed process
-    _Atomic bool forks;      // it has forked children itself
     _Atomic uint32_t spawned; // processes started so far (fork, vfork, spawn, exec): files note the value at open
     struct config config;
 };

@@ -28,14 +28,12 @@ char shim_engine_path[4096];
 
 void shim_before_fork(void) {
     atomic_fetch_add(&shim.spawned, 1);
-    atomic_store(&shim.forks, true);
     file_hand_over_all();
 }
 
 void shim_after_fork_in_child(void) {
     shim.pid = os_getpid();
     shim.forked = true;
-    atomic_store(&shim.forks, false);
     workers_begin(shim.config.copy_threads);
     report_after_fork();
     names_after_fork();
@@ -126,8 +124,8 @@ void shim_leave(bool flush) {
     if (flush) {
         stdio_flush_captured();
     }
-    if (client_tables() == NULL && atomic_load(&shim.forks)) {
-        names_look_again(); // what it has forked may have saved, and goes without waiting
+    if (client_tables() == NULL && atomic_load(&shim.spawned) > 0) {
+        names_look_again(); // what it has started may have saved, and have gone without waiting
     }
     guard_depth++;
     atomic_store(&shim.ready, false); // what other destructors open now is native

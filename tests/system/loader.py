@@ -138,6 +138,8 @@ if __name__ == '__main__':
     for kind in ('fork', 'spawn', 'forkserver'):
         with mp.get_context(kind).Pool(3) as p:
             print(kind, p.map(save, [(kind, i) for i in range(5)]))
+            if kind == 'spawn':
+                p.close(), p.join() # else they are ended by SIGTERM, and report nothing
 """,
     "child_then_read": """
 import os
