@@ -210,7 +210,7 @@ ssize_t msg_recv(int sock, struct msg *m, int *fds, int *nfds, int flags) {
         h.msg_control = control.buf;
         h.msg_controllen = sizeof control.buf;
         n = os_recvmsg(sock, &h, flags);
-    } while (n == -EINTR);
+    } while (n == -EINTR || n == -ECONNRESET);
     *nfds = 0;
     if (n < 0) {
         return n;
@@ -236,6 +236,8 @@ void msg_consume(int sock) {
     char byte;
     struct iovec iov = {.iov_base = &byte, .iov_len = 1};
     struct msghdr h = {.msg_iov = &iov, .msg_iovlen = 1};
-    while (os_recvmsg(sock, &h, MSG_DONTWAIT) == -EINTR) {
-    }
+    ssize_t n;
+    do {
+        n = os_recvmsg(sock, &h, MSG_DONTWAIT);
+    } while (n == -EINTR || n == -ECONNRESET);
 }

@@ -340,3 +340,30 @@ Test(protocol, no_room_for_descriptors_is_back_pressure, .init = sockets) {
     cr_expect_gt(msg_recv(s[1], &in, got, &n, 0), 0, "it is still there");
     cr_expect_eq(n, 2);
 }
+
+// Who is killed with an answer unread has sent its last words all the same.
+Test(protocol, last_words_of_one_who_has_not_read_all, .init = sockets) {
+    int got[MSG_FDS_MAX], n;
+    struct msg answer = good(MSG_STATUS), first = good(MSG_HAND_OVER), last = good(MSG_CLOSE), in;
+    cr_assert_eq(msg_send(s[1], &answer, NULL, 0, 0), 0);
+    cr_assert_eq(msg_send(s[0], &first, NULL, 0, 0), 0);
+    cr_assert_eq(msg_send(s[0], &last, NULL, 0, 0), 0);
+    close(s[0]);
+    cr_expect_eq(msg_recv(s[1], &in, got, &n, MSG_PEEK), (ssize_t)msg_bytes(MSG_HAND_OVER));
+    msg_consume(s[1]);
+    cr_expect_eq(msg_recv(s[1], &in, got, &n, 0), (ssize_t)msg_bytes(MSG_CLOSE));
+    cr_expect_eq(msg_recv(s[1], &in, got, &n, 0), 0);
+}
+
+// The same between a look at a datagram and its removal.
+Test(protocol, consume_removes_what_was_peeked_at, .init = sockets) {
+    int got[MSG_FDS_MAX], n;
+    struct msg answer = good(MSG_STATUS), first = good(MSG_HAND_OVER), last = good(MSG_CLOSE), in;
+    cr_assert_eq(msg_send(s[0], &first, NULL, 0, 0), 0);
+    cr_assert_eq(msg_send(s[0], &last, NULL, 0, 0), 0);
+    cr_assert_eq(msg_recv(s[1], &in, got, &n, MSG_PEEK), (ssize_t)msg_bytes(MSG_HAND_OVER));
+    cr_assert_eq(msg_send(s[1], &answer, NULL, 0, 0), 0);
+    close(s[0]);
+    msg_consume(s[1]);
+    cr_expect_eq(msg_recv(s[1], &in, got, &n, 0), (ssize_t)msg_bytes(MSG_CLOSE));
+}
