@@ -27,6 +27,13 @@ def _kill(pids):
             pass
 
 
+def _until_dead(pids):
+    """On a busy machine one that dies looks alive for a while, and who kills again then has killed both."""
+    end = time.monotonic() + 5
+    while any(alive(pid) for pid in pids) and time.monotonic() < end:
+        time.sleep(0.002)
+
+
 class Batch:
     """`wanted` counting kills; `done` and `counted` say how many there were."""
 
@@ -98,6 +105,7 @@ class Batch:
             _kill(pids)
             if "job" in who:
                 r.kill()
+            _until_dead(pids)
             self.done += 1
             counts = bool(pending(s))
             self.counted += counts
@@ -110,9 +118,6 @@ class Batch:
 
     def frozen(self, r, s, who):
         """Job stopped, no engine: P3 and P4 of what is there."""
-        end = time.monotonic() + 5
-        while alive(s["engine_pid"]) and time.monotonic() < end:
-            time.sleep(0.002)
         try:
             r.check()
         finally:
