@@ -161,14 +161,9 @@ void clients_hello(struct engine *e, unsigned conn, const struct msg *m, int *fd
     e->progress = true;
 }
 
-/** Called for a tool at hang-up, for a client when its process is gone and its last words are read. */
-void clients_gone(struct engine *e, unsigned client) {
+/** What a death means, carried out; once more after a restart. */
+static void bury(struct engine *e, unsigned client) {
     struct client_slot *cl = &e->p.st->clients[client];
-    if (!cl->used || cl->dead) {
-        return;
-    }
-    cl->dead = 1;
-    BREAK_POINT("client-dead");
     atomic_store(&e->p.t->clients[client].token, 0);
     entries_forget_client(e, client);
     if (cl->tool) {
@@ -191,6 +186,16 @@ void clients_gone(struct engine *e, unsigned client) {
         }
     }
     e->progress = true;
+}
+
+/** Called for a tool at hang-up, for a client when its process is gone and its last words are read. */
+void clients_gone(struct engine *e, unsigned client) {
+    struct client_slot *cl = &e->p.st->clients[client];
+    if (cl->used && !cl->dead) {
+        cl->dead = 1;
+        BREAK_POINT("client-dead");
+        bury(e, client);
+    }
 }
 
 void clients_adopt(struct engine *e, unsigned client, uint64_t number) {
@@ -276,6 +281,11 @@ void clients_rebuild(struct engine *e) {
             files_release(e, i);
         }
     }
+    for (unsigned i = 0; i < e->clients_high; i++) {
+        if (e->p.st->clients[i].used && e->p.st->clients[i].dead) {
+            bury(e, i);
+        }
+    }
 }
 
 void clients_status(struct engine *e, struct status *s) {
@@ -299,6 +309,22 @@ void clients_status(struct engine *e, struct status *s) {
     log_format(s->note, sizeof s->note, "%s", st->note);
 }
 
+/** The one that this question has been answered with (before a restart), else the first that is not yet told. */
+static struct failure *unread_failure(struct state *st, unsigned client, bool tool, uint64_t number) {
+    struct failure *first = NULL;
+    for (unsigned i = 0; i < FAILURES_MAX; i++) {
+        struct failure *x = &st->failures[i];
+        if (!x->text[0] || !(tool || x->client == client)) {
+            continue;
+        }
+        if (x->fetched[tool] == number) {
+            return x;
+        }
+        first = first || x->fetched[tool] ? first : x;
+    }
+    return first;
+}
+
 bool clients_at_once(struct engine *e, unsigned conn, const struct msg *m, int *fds, int nfds) {
     struct msg a;
     unsigned client = e->p.st->conns[conn].client;
@@ -315,17 +341,15 @@ bool clients_at_once(struct engine *e, unsigned conn, const struct msg *m, int *
         struct state *st = e->p.st;
         a = (struct msg){.type = MSG_FAILURES, .number = m->number};
         bool tool = client < CLIENTS_MAX && st->clients[client].tool;
-        for (unsigned i = 0; i < FAILURES_MAX; i++) {
-            struct failure *x = &st->failures[i];
-            if (x->text[0] && (tool ? !(x->fetched & 2) : x->client == client && !(x->fetched & 1))) {
-                log_format(a.u.text, sizeof a.u.text, "%s", x->text);
-                entries_reply(e, conn, &a, 0, NULL, 0);
-                x->fetched |= tool ? 2 : 1; // last: an engine that dies here says it twice, never not at all
-                st->failures_shown += tool;
-                return true;
-            }
+        struct failure *x = unread_failure(st, client, tool, m->number);
+        if (!x) {
+            entries_reply(e, conn, &a, -ENOENT, NULL, 0);
+            return true;
         }
-        entries_reply(e, conn, &a, -ENOENT, NULL, 0);
+        log_format(a.u.text, sizeof a.u.text, "%s", x->text);
+        entries_reply(e, conn, &a, 0, NULL, 0);
+        st->failures_shown += tool && !x->fetched[tool];
+        x->fetched[tool] = m->number; // last: an engine that dies here says the same once more
         return true;
     }
     default:

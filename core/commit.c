@@ -130,7 +130,7 @@ static void remember_failure(struct state *st, const struct file_slot *f, int er
         log_format(retried, sizeof retried, ", retried for %u s", retry_seconds(f));
     }
     x->client = f->client;
-    x->fetched = 0;
+    x->fetched[0] = x->fetched[1] = 0;
     log_format(x->text, sizeof x->text, "%s%s: %s while %s%s%s%s%s; %s", dir, f->name, log_errno(-error), what, retried,
                f->where[0] ? " (opened by " : "", f->where, f->where[0] ? ")" : "", what_is_left(f));
     st->n_failures++;

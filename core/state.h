@@ -47,6 +47,7 @@ struct entry {
     uint32_t conn; // slot to answer on; its fd may be gone by then
     uint32_t client;
     uint32_t canceled;
+    uint32_t made; // before a restart it has made a slot, this one + 1: the rest is its answer
     int32_t fds[MSG_FDS_MAX];
     uint32_t after_removals; // RESERVE without space: 1: waits for queued deletions, 2: has been asked for again
     struct msg msg;
@@ -117,7 +118,7 @@ struct file_slot {
 
 struct failure {
     uint32_t client;
-    uint32_t fetched;
+    uint64_t fetched[2]; // by its client, by the fastckpt command: numbers of the questions; 0: not yet
     char text[FAILURE_CAP];
 };
 

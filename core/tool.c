@@ -30,26 +30,50 @@ struct link {
     struct numbers *numbers;
 };
 
-static int ask(const struct link *l, struct msg *m, int *fds, int *nfds) {
+/** Takes one datagram. False: it is not the answer to question *m (an engine that dies after it has answered lets the
+ *  next one answer again). True: *m is the answer, `fds` are its descriptors; *ret is its result, or -EPIPE. */
+static bool take_answer(const struct link *l, struct msg *m, int fds[MSG_FDS_MAX], int *nfds, int *ret) {
+    struct msg a = {0};
+    ssize_t len = msg_recv(l->sock, &a, fds, nfds, MSG_CMSG_CLOEXEC);
+    if (len <= 0) {
+        *ret = -EPIPE;
+        return true;
+    }
+    if (len < (ssize_t)offsetof(struct msg, u) || a.number != m->number || a.type != m->type) {
+        while (*nfds > 0) {
+            os_close(fds[--*nfds]);
+        }
+        return false;
+    }
+    *m = a;
+    *ret = m->result;
+    return true;
+}
+
+static int send_question(const struct link *l, struct msg *m, const int *fds, int nfds) {
     m->magic = MSG_MAGIC;
-    int r = msg_send(l->sock, m, fds, fds && *nfds > 0 ? *nfds : 0, 0);
+    m->number = l->numbers ? number_draw(l->numbers) : 0; // a hello has none
+    return msg_send(l->sock, m, fds, nfds, 0);
+}
+
+/** `fds` (NULL: none) go with the question, `*nfds` of them; those of the answer come back. */
+static int ask(const struct link *l, struct msg *m, int *fds, int *nfds) {
+    int r = send_question(l, m, fds, fds ? *nfds : 0);
     if (r < 0) {
         return r;
     }
     int got[MSG_FDS_MAX], n = 0;
     struct pollfd p = {.fd = l->sock, .events = POLLIN};
-    if (os_poll(&p, 1, ANSWER_MS) == 0) {
-        return -ETIMEDOUT;
-    }
-    ssize_t len;
     do {
-        len = msg_recv(l->sock, m, got, &n, MSG_CMSG_CLOEXEC);
-    } while (len == -EINTR);
+        if (os_poll(&p, 1, ANSWER_MS) == 0) {
+            return -ETIMEDOUT;
+        }
+    } while (!take_answer(l, m, got, &n, &r));
     if (fds) {
         memcpy(fds, got, sizeof got);
         *nfds = n;
     }
-    return len <= 0 ? -EPIPE : m->result;
+    return r;
 }
 
 static int link_open(struct link *l, int dirfd, uint64_t key) {
@@ -202,8 +226,8 @@ static void progress(const struct link *side, bool terminal) {
 
 /** Waits for the answer on `l` while telling how far it is. */
 static int wait_one(const struct link *l, const struct link *side) {
-    struct msg m = {.magic = MSG_MAGIC, .type = MSG_WAIT, .scope = WAIT_ALL, .number = number_draw(l->numbers)};
-    int r = msg_send(l->sock, &m, NULL, 0, 0);
+    struct msg m = {.type = MSG_WAIT, .scope = WAIT_ALL};
+    int r = send_question(l, &m, NULL, 0);
     bool terminal = isatty(2), told = false, said = false;
     int64_t next = os_now_ns(CLOCK_MONOTONIC) + (terminal ? 1000000000ll : LINE_EVERY_NS);
     while (r == 0) {
@@ -217,9 +241,8 @@ static int wait_one(const struct link *l, const struct link *side) {
                     told && terminal ? "\r\033[K" : "");
             said = true;
         }
-        if (ready > 0) {
-            int n = 0, fds[MSG_FDS_MAX];
-            r = msg_recv(l->sock, &m, fds, &n, 0) <= 0 ? -EPIPE : m.result;
+        int n = 0, fds[MSG_FDS_MAX];
+        if (ready > 0 && take_answer(l, &m, fds, &n, &r)) {
             break;
         }
         if (os_now_ns(CLOCK_MONOTONIC) > next) {
