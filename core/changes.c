@@ -4,6 +4,7 @@
 // it, and from its answer on the names table says how the names will be. What the kernel would refuse, the client has
 // found out already; where that cannot be known (a name open elsewhere, no room), the client waits and asks the kernel.
 
+#include "breakpoint.h"
 #include "engine.h"
 #include "log.h"
 #include "names.h"
@@ -22,11 +23,8 @@ unsigned changes_before(const struct engine *e, uint64_t number) {
     return commit_before(&e->commit, number, frees_space, NULL) + e->n_closing;
 }
 
-/** A slot for this entry, or: -EEXIST it has one already (before a restart), -EAGAIN it has to wait, -EMFILE. */
+/** A slot for this entry, or: -EAGAIN it has to wait, -EMFILE. */
 static int take_slot(struct engine *e, const struct entry *en) {
-    if (files_made_before(e, en->msg.number) >= 0) {
-        return -EEXIST;
-    }
     int slot = files_crowded(en) ? -ENFILE : files_free_slot(e, en);
     return slot >= 0 ? slot : e->commit.n_queue > 0 ? -EAGAIN : -EMFILE;
 }
@@ -42,6 +40,7 @@ static enum verdict queue(struct engine *e, struct entry *en, unsigned slot) {
     f->publish = f->sync_wanted = en->msg.number;
     files_take(e, slot, FILE_CLOSED);
     files_count(e, f);
+    BREAK_POINT("change-made");
     entries_keep_fds(en, f);
     commit_publish(&e->commit, slot, en->msg.number);
     en->msg.file = f->id;
@@ -96,7 +95,7 @@ static enum verdict remove_dir(struct engine *e, struct entry *en) {
     }
     int slot = take_slot(e, en);
     if (slot < 0) {
-        return slot == -EAGAIN ? WAIT : entries_say(e, en, slot == -EEXIST ? 0 : slot);
+        return slot == -EAGAIN ? WAIT : entries_say(e, en, slot);
     }
     struct file_slot *f = &e->p.st->files[slot];
     f->kind = SLOT_RMDIR;
@@ -120,7 +119,7 @@ enum verdict changes_remove(struct engine *e, struct entry *en) {
     }
     int slot = take_slot(e, en);
     if (slot < 0) {
-        return slot == -EAGAIN ? WAIT : entries_say(e, en, slot == -EEXIST ? 0 : slot);
+        return slot == -EAGAIN ? WAIT : entries_say(e, en, slot);
     }
     struct file_slot *f = &e->p.st->files[slot];
     struct file_slot *there = names_latest(&e->p, dir.st_dev, dir.st_ino, m->name, &state);
@@ -182,7 +181,7 @@ enum verdict changes_rename(struct engine *e, struct entry *en) {
     }
     int slot = take_slot(e, en);
     if (slot < 0) {
-        return slot == -EAGAIN ? WAIT : entries_say(e, en, slot == -EEXIST ? 0 : slot);
+        return slot == -EAGAIN ? WAIT : entries_say(e, en, slot);
     }
     if (names_latest(&e->p, to.st_dev, to.st_ino, m->to, &state) && state == NAME_OPEN) {
         return entries_say(e, en, -EBUSY);

@@ -111,7 +111,7 @@ void files_close(struct engine *e, unsigned slot, const struct msg *m);
 /** True when the descriptor table is so full that a further file must wait, or be native. */
 bool files_crowded(const struct entry *en);
 int files_open(struct engine *e, const struct entry *en);
-/** The slot that an entry has made already, before a restart; or -ENOENT. */
+/** The slot that the entry with this number has made, or -ENOENT. */
 int files_made_before(const struct engine *e, uint64_t number);
 /** A free slot, cleared for the entry's client and number, or -ENFILE. It is taken by files_take, once it is filled. */
 int files_free_slot(const struct engine *e, const struct entry *en);

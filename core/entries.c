@@ -382,6 +382,10 @@ static void carry_out(struct engine *e, unsigned index) {
     if (skipped(e, en->msg.number)) {
         fail_skipped(e, en);
         entries_say(e, en, -EIO);
+    } else if (en->made) {
+        en->msg.slot = en->made - 1;
+        en->msg.file = en->msg.number;
+        entries_say(e, en, 0);
     } else if (deeds[en->msg.type]) {
         v = deeds[en->msg.type](e, en);
     }
@@ -429,6 +433,16 @@ void entries_forget_client(struct engine *e, unsigned client) {
     }
 }
 
+/** A slot that this entry has made has its descriptors, which the entry must not close, and may come to its end before
+ *  the entry's turn: it must not be made again. */
+static void find_made(struct engine *e, struct entry *en) {
+    int slot = en->made ? -EEXIST : files_made_before(e, en->msg.number);
+    if (slot >= 0) {
+        en->made = (uint32_t)slot + 1;
+        entries_keep_fds(en, &e->p.st->files[slot]);
+    }
+}
+
 void entries_rebuild(struct engine *e) {
     for (unsigned i = ENTRIES_MAX; i-- > 0;) {
         struct entry *en = entry_at(e, i);
@@ -446,6 +460,7 @@ void entries_rebuild(struct engine *e) {
             }
             e->inbox[at] = i;
             e->read_in[i] = e->pass;
+            find_made(e, entry_at(e, i));
             atomic_store(&entry_at(e, i)->state, ENTRY_RECORDED);
         }
     }

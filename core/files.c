@@ -58,7 +58,7 @@ void files_rebuild(struct engine *e) {
 // ---- Open
 
 int files_made_before(const struct engine *e, uint64_t number) {
-    for (unsigned i = 0; i < e->files_high && e->p.st->generation > 1; i++) {
+    for (unsigned i = 0; i < e->files_high; i++) {
         const struct file_slot *f = slot_file(e, i);
         if (f->state != FILE_FREE && f->id == number) {
             return (int)i;
@@ -125,9 +125,8 @@ int files_open(struct engine *e, const struct entry *en) {
     if (en->fds[0] <= 0 || en->fds[1] <= 0 || os_fstat(en->fds[0], &s) < 0 || os_fstat(en->fds[1], &d) < 0) {
         return -EBADF;
     }
-    int slot = files_made_before(e, en->msg.number);
-    slot = slot < 0 ? files_free_slot(e, en) : slot;
-    if (slot < 0 || slot_file(e, (unsigned)slot)->state != FILE_FREE) {
+    int slot = files_free_slot(e, en);
+    if (slot < 0) {
         return slot;
     }
     struct file_slot *f = slot_file(e, (unsigned)slot);

@@ -115,7 +115,7 @@ static void record(struct engine *e, unsigned conn, const struct msg *m, const i
     struct entry *en = &e->p.st->entries[i];
     en->conn = conn;
     en->client = e->p.st->conns[conn].client;
-    en->canceled = 0;
+    en->canceled = en->made = 0;
     en->after_removals = 0;
     for (int k = 0; k < MSG_FDS_MAX; k++) {
         en->fds[k] = k < nfds ? fds[k] : 0;
