@@ -182,6 +182,12 @@ static enum verdict do_settle(struct engine *e, struct entry *en) {
     if (!f->error && !writer_settled(&e->writer, slot, en->msg.number)) {
         return WAIT;
     }
+    if (f->state == FILE_CLOSED) { // its process goes on writing it while it ends: nothing is cut off any more
+        f->close_flags |= CLOSE_SPAWNED;
+        if (e->commit.run[slot].syncing) {
+            return WAIT;
+        }
+    }
     return entries_say(e, en, f->error);
 }
 

@@ -212,8 +212,8 @@ int msg_send(int sock, const struct msg *m, const int *fds, int nfds, int flags)
 /** Receives one datagram. Fills `fds` (close-on-exec only with MSG_CMSG_CLOEXEC in `flags`) and `*nfds`. Returns its
  *  length, 0 at hang-up, or an error: -EMFILE (no room for its descriptors), -EPROTO (longer, or more descriptors, than
  *  any message has). With MSG_PEEK the datagram stays; the descriptors are new ones each time.
- *  The kernel says ECONNRESET once of a peer that has left an answer unread, before the datagrams that it has sent: that
- *  is passed over, so its last words are heard. */
+ *  Of a peer that has gone with an answer unread the kernel says ECONNRESET, once, before what it has sent: that is
+ *  passed over, so its last words are heard. */
 ssize_t msg_recv(int sock, struct msg *m, int *fds, int *nfds, int flags);
 
 /** Removes the datagram that was peeked at, with its descriptors. */

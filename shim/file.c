@@ -177,7 +177,9 @@ static int ask(struct file *f, int fd, unsigned type, unsigned scope) {
 }
 
 int file_settle_locked(struct file *f, int fd) {
-    if (f->staged_end > 0 && !file_is_native(f)) {
+    // Closed by the end of the process, while another thread goes on: as long as the engine writes what it has, nothing
+    // may go beside that into the page cache.
+    if (f->staged_end > 0 && (!file_is_native(f) || f->closed)) {
         if (held_hand_over(f) == -EPIPE) {
             lost_recover(f, fd);
         } else if (ask(f, fd, MSG_SETTLE, 0) == 0) {

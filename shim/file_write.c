@@ -257,6 +257,9 @@ static ssize_t write_once(struct file *f, int fd, const struct iovec *iov, int n
         r = file_settle_locked(f, fd);
         f->native = true;
     }
+    if (r == 0 && f->closed) {
+        r = file_settle_locked(f, fd);
+    }
     if (r == 0 && file_is_native(f)) {
         r = kernel_write(fd, iov, n, at);
         f->bytes_native += r > 0 ? (uint64_t)r : 0;

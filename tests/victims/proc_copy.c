@@ -202,6 +202,17 @@ static void by__exit(void) {
     _exit(6);
 }
 
+// The same over bytes that are on their way.
+static void exit_over(void) {
+    begin(rewrites, "volatile.pt");
+    exit(5);
+}
+
+static void _exit_over(void) {
+    begin(rewrites, "volatile.pt");
+    _exit(6);
+}
+
 static void by_exec(void) {
     begin(grows, "volatile.pt");
     execl(self, "proc_copy", "after", NULL);
@@ -251,6 +262,7 @@ static const struct {
     {"large", large},  {"fork", forks},   {"signals", signals}, {"cancel", cancels},
     {"ids", ids},      {"vfork", vforks}, {"exit", by_exit},    {"_exit", by__exit},
     {"exec", by_exec}, {"after", after},  {"last", by_threads}, {"unmap", unmaps},
+    {"exit-over", exit_over}, {"_exit-over", _exit_over},
 };
 
 int main(int argc, char **argv) {
