@@ -28,7 +28,7 @@ comma   := ,
 SAN     := $(if $(ASAN),-fsanitize=address$(comma)undefined -fno-omit-frame-pointer -fno-sanitize-recover=undefined)
 
 # The core modules that the preloaded library needs. The rest of core is the engine's.
-SHIM_CORE := log os config path protocol runtime staging
+SHIM_CORE := log os fs config path protocol runtime staging
 # Modules of the shim without hooks or process state: unit tests may link them.
 SHIM_PURE := policy extents shared listing callsite_text workers crc
 

@@ -6,6 +6,7 @@
 #include "io.h"
 
 #include "config.h"
+#include "fs.h"
 #include "io_inside.h"
 #include "log.h"
 #include "os.h"
@@ -20,7 +21,6 @@
 #include <stdlib.h>
 #include <sys/eventfd.h>
 #include <sys/sysmacros.h>
-#include <sys/vfs.h>
 #include <unistd.h>
 
 struct device {
@@ -112,9 +112,8 @@ const struct io_calls io_calls_kernel = IO_CALLS_KERNEL;
 struct io_calls io_calls = IO_CALLS_KERNEL;
 
 bool io_known_fs(int fd) {
-    struct statfs s;
-    return OS_CALL(SYS_fstatfs, fd, &s, 0, 0, 0, 0) == 0 &&
-           (s.f_type == EXT4_SUPER_MAGIC || s.f_type == XFS_SUPER_MAGIC);
+    const struct fs_type *t = fs_of(fd);
+    return t && (t->traits & FS_DIRECT);
 }
 
 // The kernel lists the journals of ext4 as /proc/fs/jbd2/DEVICE-INODE. One on another device is not found: then the
@@ -139,9 +138,8 @@ bool io_keeps_order(int fd, uint64_t dev) {
     if (v / 2 == dev && v != 0) {
         return v & 1;
     }
-    struct statfs s;
-    bool keeps = OS_CALL(SYS_fstatfs, fd, &s, 0, 0, 0, 0) == 0 &&
-                 (s.f_type == XFS_SUPER_MAGIC || (s.f_type == EXT4_SUPER_MAGIC && has_journal(dev)));
+    const struct fs_type *t = fs_of(fd);
+    bool keeps = t && (t->magic == XFS_SUPER_MAGIC || (t->magic == EXT4_SUPER_MAGIC && has_journal(dev)));
     atomic_store(k, dev * 2 + keeps);
     return keeps;
 }

@@ -5,6 +5,7 @@
 
 #include "shadow.h"
 
+#include "../core/fs.h"
 #include "../core/log.h"
 #include "../core/os.h"
 #include "own.h"
@@ -12,17 +13,11 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/fs.h>
-#include <linux/magic.h>
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/stat.h>
-#include <sys/statfs.h>
 
 #define XATTR_BYTES 4096 // more than this in one list or value: native
-#ifndef RAMFS_MAGIC
-#define RAMFS_MAGIC 0x858458f6
-#endif
-#define FUSE_MAGIC 0x65735546
 
 // Inode flags that a program can set, and that change what a file is: they have to be the same.
 #define FLAGS_KEPT                                                                                                     \
@@ -30,19 +25,8 @@
      FS_NOATIME_FL | FS_NOCOMP_FL | FS_JOURNAL_DATA_FL | FS_NOTAIL_FL | FS_NOCOW_FL | FS_PROJINHERIT_FL)
 
 bool shadow_useless_fs(int dir) {
-    struct statfs fs;
-    if (OS_CALL(SYS_fstatfs, dir, &fs, 0, 0, 0, 0) < 0) {
-        return true;
-    }
-    static const uint32_t useless[] = {TMPFS_MAGIC,     RAMFS_MAGIC,        PROC_SUPER_MAGIC,   SYSFS_MAGIC,
-                                       DEBUGFS_MAGIC,   TRACEFS_MAGIC,      CGROUP_SUPER_MAGIC, CGROUP2_SUPER_MAGIC,
-                                       HUGETLBFS_MAGIC, DEVPTS_SUPER_MAGIC, FUSE_MAGIC};
-    for (size_t i = 0; i < ARRAY_LEN(useless); i++) {
-        if ((uint32_t)fs.f_type == useless[i]) {
-            return true;
-        }
-    }
-    return false;
+    const struct fs_type *t = fs_of(dir);
+    return !t || (t->traits & FS_NATIVE);
 }
 
 // One extended attribute. 0, or an error: then the two files would differ.

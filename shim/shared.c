@@ -4,11 +4,9 @@
 
 #include "shared.h"
 
-#include <string.h>
-#include <sys/vfs.h>
+#include "../core/fs.h"
 
-#include "../core/os.h"
-#include "../core/util.h"
+#include <string.h>
 
 static bool several_nodes; // written once by the constructor
 
@@ -37,17 +35,6 @@ void shared_init(char *const envp[]) {
 }
 
 bool shared_must_wait(int dirfd) {
-    // NFS, Lustre, SMB, CIFS, GPFS, Ceph, BeeGFS, AFS, PanFS, GFS2, OCFS2: f_type as in statfs(2) and their sources.
-    static const uint32_t types[] = {0x6969,     0x0BD00BD0, 0x517B,     0xFF534D42, 0xFE534D42, 0x47504653,
-                                     0x00C36400, 0x19830326, 0x5346414F, 0xAAD7AAEA, 0x01161970, 0x7461636F};
-    struct statfs s;
-    if (!several_nodes || OS_CALL(SYS_fstatfs, dirfd, &s, 0, 0, 0, 0) < 0) {
-        return false;
-    }
-    for (size_t i = 0; i < ARRAY_LEN(types); i++) {
-        if ((uint32_t)s.f_type == types[i]) {
-            return true;
-        }
-    }
-    return false;
+    const struct fs_type *t = several_nodes ? fs_of(dirfd) : NULL;
+    return t && (t->traits & FS_NETWORK);
 }

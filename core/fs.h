@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: MIT
+//
+// fs: what is known of file systems by their magic numbers: the one table. What follows from it is decided by who asks.
+
+#ifndef FASTCKPT_FS_H
+#define FASTCKPT_FS_H
+
+#include <stdint.h>
+
+enum fs_traits {
+    FS_NATIVE = 1,  // nothing to gain, or files that are no files: never captured
+    FS_NETWORK = 2, // shared between nodes
+    FS_DIRECT = 4,  // fallocate works on the file and waits for direct writes (the fence)
+};
+
+struct fs_type {
+    uint32_t magic; // f_type of statfs(2)
+    const char *name;
+    unsigned traits; // of enum fs_traits
+};
+
+/** The file system that `fd` (O_PATH will do) is on. One that is not in the table has the name "unknown" and no traits.
+ *  NULL when it cannot be asked. */
+const struct fs_type *fs_of(int fd);
+
+#endif
