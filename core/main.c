@@ -18,7 +18,7 @@
 static int usage(int status) {
     FILE *out = status ? stderr : stdout;
     fprintf(out, "usage: fastckpt run [options] -- command [argument...]   runs the command under fastckpt\n"
-                 "       fastckpt status [--json]                         what is pending, what has failed\n"
+                 "       fastckpt status [--json] [--watch]               what is pending, what has failed\n"
                  "       fastckpt wait                                    until everything closed so far is durable\n"
                  "       fastckpt --help\n");
     if (!status) {
@@ -143,6 +143,19 @@ static int serve(int argc, char **argv) {
     return load_config(&c) < 0 || !key ? 2 : keeper_serve(dir, key, &c);
 }
 
+static int status(int argc, char **argv) {
+    static struct config c;
+    bool json = false, watch = false;
+    for (int i = 2; i < argc; i++) {
+        json |= strcmp(argv[i], "--json") == 0;
+        watch |= strcmp(argv[i], "--watch") == 0;
+    }
+    if (load_config(&c) < 0) {
+        return 2;
+    }
+    return watch ? tool_watch(&c, json) : tool_status(&c, json);
+}
+
 int main(int argc, char **argv) {
     static struct config c;
     const char *verb = argc > 1 ? argv[1] : "";
@@ -152,12 +165,11 @@ int main(int argc, char **argv) {
     if (strcmp(verb, "serve") == 0) {
         return serve(argc, argv);
     }
-    if (strcmp(verb, "status") == 0 || strcmp(verb, "wait") == 0) {
-        if (load_config(&c) < 0) {
-            return 2;
-        }
-        bool json = argc > 2 && strcmp(argv[2], "--json") == 0;
-        return strcmp(verb, "wait") == 0 ? tool_wait(&c) : tool_status(&c, json);
+    if (strcmp(verb, "status") == 0) {
+        return status(argc, argv);
+    }
+    if (strcmp(verb, "wait") == 0) {
+        return load_config(&c) < 0 ? 2 : tool_wait(&c);
     }
 #if FASTCKPT_BREAK == 7
     if (strcmp(verb, "break-points") == 0) {

@@ -23,12 +23,20 @@
 
 #define ENGINES_MAX   64
 #define LINE_EVERY_NS 10000000000ll
+#define WATCH_MS      1000
 #define ANSWER_MS     5000 // an engine that is stopped must not hold `status`
 
 struct link {
     int sock;
     struct numbers *numbers;
 };
+
+static volatile sig_atomic_t interrupts; // Ctrl-C so far
+
+static void on_interrupt(int sig) {
+    (void)sig;
+    interrupts++;
+}
 
 /** Takes one datagram. False: it is not the answer to question *m (an engine that dies after it has answered lets the
  *  next one answer again). True: *m is the answer, `fds` are its descriptors; *ret is its result, or -EPIPE. */
@@ -206,14 +214,84 @@ int tool_status(const struct config *c, bool json) {
     return failed > 0 || silent > 0;
 }
 
-// ---- wait
+// ---- status --watch
 
-static volatile sig_atomic_t interrupts; // Ctrl-C so far
+/** What one engine had written when it was last asked. */
+struct sample {
+    uint64_t key, written;
+    int64_t at_ns;
+};
 
-static void on_interrupt(int sig) {
-    (void)sig;
-    interrupts++;
+/** Bytes a second since the last time; negative the first time, or after another engine has taken its place. */
+static double sample_rate(struct sample *all, unsigned *n, uint64_t key, uint64_t written) {
+    struct sample *s = all;
+    while (s < all + *n && s->key != key) {
+        s++;
+    }
+    int64_t now = os_now_ns(CLOCK_MONOTONIC);
+    double rate = -1;
+    if (s < all + *n) {
+        rate = written < s->written ? -1 : (double)(written - s->written) * 1e9 / (double)(now - s->at_ns);
+    } else if (*n < ENGINES_MAX) {
+        ++*n;
+    } else {
+        return -1;
+    }
+    *s = (struct sample){key, written, now};
+    return rate;
 }
+
+static void print_rate(const struct status *s, double rate, bool json) {
+    double left = s->pending_bytes == 0 ? 0 : rate > 0 ? (double)s->pending_bytes / rate : -1;
+    if (json) {
+        printf("{\"engine_pid\": %d, \"pending_files\": %u, \"pending_bytes\": %lu, \"failures\": %u", s->engine_pid,
+               s->pending_files, (unsigned long)s->pending_bytes, s->failures);
+        rate < 0 ? printf(", \"bytes_per_second\": null") : printf(", \"bytes_per_second\": %.0f", rate);
+        left < 0 ? printf(", \"seconds_left\": null}\n") : printf(", \"seconds_left\": %.1f}\n", left);
+        return;
+    }
+    printf("engine %d: %u files pending, %.1f MiB to go", s->engine_pid, s->pending_files,
+           (double)s->pending_bytes / MIB);
+    rate < 0 ? 0 : printf(", %.1f MiB/s", rate / MIB);
+    left <= 0 ? 0 : printf(", %.1f s left", left);
+    s->failures ? printf(", %u have failed", s->failures) : 0;
+    printf("\n");
+}
+
+int tool_watch(const struct config *c, bool json) {
+    struct sample samples[ENGINES_MAX];
+    unsigned sampled = 0;
+    signal(SIGINT, on_interrupt);
+    while (!interrupts) {
+        uint64_t keys[ENGINES_MAX];
+        int dir = -1, shown = 0;
+        unsigned n = find_engines(c, &dir, keys);
+        for (unsigned i = 0; i < n; i++) {
+            struct link l = {0};
+            struct msg m = {.type = MSG_STATUS};
+            if (link_open(&l, dir, keys[i]) < 0) {
+                continue;
+            }
+            if (ask(&l, &m, NULL, NULL) == 0) {
+                const struct status *s = &m.u.status;
+                print_rate(s, sample_rate(samples, &sampled, keys[i], s->written_bytes), json);
+                shown++;
+            }
+            os_close(l.sock);
+        }
+        if (!shown && !json) {
+            printf("no engine is running\n");
+        }
+        if (dir >= 0) {
+            os_close(dir);
+        }
+        fflush(stdout);
+        os_sleep_ms(WATCH_MS);
+    }
+    return 0;
+}
+
+// ---- wait
 
 static void progress(const struct link *side, bool terminal) {
     struct msg m = {.type = MSG_STATUS};
