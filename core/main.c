@@ -5,6 +5,7 @@
 
 #include "breakpoint.h"
 #include "config.h"
+#include "doctor.h"
 #include "keeper.h"
 #include "log.h"
 #include "tool.h"
@@ -20,6 +21,7 @@ static int usage(int status) {
     fprintf(out, "usage: fastckpt run [options] -- command [argument...]   runs the command under fastckpt\n"
                  "       fastckpt status [--json] [--watch]               what is pending, what has failed\n"
                  "       fastckpt wait                                    until everything closed so far is durable\n"
+                 "       fastckpt doctor [--json] [directory...] [-- command]   what it can do here, and remedies\n"
                  "       fastckpt --help\n");
     if (!status) {
         fprintf(out, "\nEach option of run sets one variable: --paths P is FASTCKPT_PATHS=P, --fsync defer is\n"
@@ -56,24 +58,30 @@ static bool option_variable(const char *option, char *name, size_t cap) {
     return false;
 }
 
+/** Sets the variable of the option argv[*at], and passes over it and its value. */
+static int set_option(int argc, char **argv, int *at) {
+    char *option = argv[(*at)++] + 2, *value, name[80];
+    if ((value = strchr(option, '='))) {
+        *value++ = '\0';
+    } else {
+        value = *at < argc ? argv[(*at)++] : NULL;
+    }
+    if (!value || !option_variable(option, name, sizeof name)) {
+        fprintf(stderr, "fastckpt: --%s %s\n", option, value ? "is no option: see fastckpt --help" : "needs a value");
+        return -1;
+    }
+    return setenv(name, value, 1);
+}
+
 static int set_options(int argc, char **argv, int *at) {
     while (*at < argc && strncmp(argv[*at], "--", 2) == 0) {
-        char *option = argv[(*at)++] + 2, *value;
-        if (*option == '\0') {
+        if (argv[*at][2] == '\0') {
+            ++*at;
             return 0; // "--": the command follows
         }
-        char name[80];
-        if ((value = strchr(option, '='))) {
-            *value++ = '\0';
-        } else {
-            value = *at < argc ? argv[(*at)++] : NULL;
-        }
-        if (!value || !option_variable(option, name, sizeof name)) {
-            fprintf(stderr, "fastckpt: --%s %s\n", option,
-                    value ? "is no option: see fastckpt --help" : "needs a value");
+        if (set_option(argc, argv, at) < 0) {
             return -1;
         }
-        setenv(name, value, 1);
     }
     return 0;
 }
@@ -143,6 +151,29 @@ static int serve(int argc, char **argv) {
     return load_config(&c) < 0 || !key ? 2 : keeper_serve(dir, key, &c);
 }
 
+/** Options, and directories, which are moved to the front of argv + 2. Their number, or -1. `*at`: behind "--", or
+ *  argc. */
+static int read_arguments(int argc, char **argv, bool *json, int *at) {
+    int n = 0;
+    for (*at = 2; *at < argc;) {
+        char *arg = argv[*at];
+        if (strcmp(arg, "--") == 0) {
+            ++*at;
+            break;
+        }
+        if (strcmp(arg, "--json") == 0) {
+            *json = true;
+            ++*at;
+        } else if (strncmp(arg, "--", 2) != 0) {
+            argv[2 + n++] = arg;
+            ++*at;
+        } else if (set_option(argc, argv, at) < 0) {
+            return -1;
+        }
+    }
+    return n;
+}
+
 static int status(int argc, char **argv) {
     static struct config c;
     bool json = false, watch = false;
@@ -154,6 +185,21 @@ static int status(int argc, char **argv) {
         return 2;
     }
     return watch ? tool_watch(&c, json) : tool_status(&c, json);
+}
+
+static int run_doctor(int argc, char **argv) {
+    static struct config c;
+    struct doctor_request rq = {0};
+    char why[512] = "";
+    int at;
+    rq.n_dirs = read_arguments(argc, argv, &rq.json, &at);
+    if (rq.n_dirs < 0) {
+        return 2;
+    }
+    rq.dirs = argv + 2;
+    rq.command = at < argc ? argv + at : NULL;
+    rq.config_fault = config_load(&c, NULL, why, sizeof why) < 0 ? why : NULL;
+    return doctor(&c, &rq);
 }
 
 int main(int argc, char **argv) {
@@ -170,6 +216,9 @@ int main(int argc, char **argv) {
     }
     if (strcmp(verb, "wait") == 0) {
         return load_config(&c) < 0 ? 2 : tool_wait(&c);
+    }
+    if (strcmp(verb, "doctor") == 0) {
+        return run_doctor(argc, argv);
     }
 #if FASTCKPT_BREAK == 7
     if (strcmp(verb, "break-points") == 0) {
