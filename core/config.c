@@ -91,7 +91,7 @@ static int parse_number(const char *s, uint64_t *ret) {
     return p == s ? -EINVAL : (int)strlen(p);
 }
 
-static int parse_size(const char *s, uint64_t *ret) {
+int config_size(const char *s, uint64_t *ret) {
     uint64_t v = 0;
     int left = parse_number(s, &v);
     if (left < 0) {
@@ -149,7 +149,7 @@ static int parse_value(struct config *c, size_t row, const char *value, char *wh
     }
     if (strcmp(var->values, "size") == 0) {
         uint64_t size;
-        if (parse_size(value, &size) < 0) {
+        if (config_size(value, &size) < 0) {
             return bad(var, value, "a size such as 800M or 4G", why, cap);
         }
         assert(fields[row].size == sizeof size);

@@ -55,6 +55,9 @@ extern const size_t config_vars_count;
  */
 int config_load(struct config *c, char *const envp[], char *why, size_t cap);
 
+/** A size in bytes with K, M, G or T (powers of 1024). 0, -EINVAL or -ERANGE. */
+int config_size(const char *s, uint64_t *ret);
+
 /** Writes the table as text for --help to `fd`, one variable a paragraph. */
 void config_help(int fd);
 

@@ -3,12 +3,14 @@
 // main: the fastckpt command: reads its arguments and calls what does the work. `run` sets the environment and becomes
 // the program: no parent process, so signals and the exit code are the program's.
 
+#include "benchdir.h"
 #include "breakpoint.h"
 #include "config.h"
 #include "doctor.h"
 #include "keeper.h"
 #include "log.h"
 #include "tool.h"
+#include "util.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -22,6 +24,7 @@ static int usage(int status) {
                  "       fastckpt status [--json] [--watch]               what is pending, what has failed\n"
                  "       fastckpt wait                                    until everything closed so far is durable\n"
                  "       fastckpt doctor [--json] [directory...] [-- command]   what it can do here, and remedies\n"
+                 "       fastckpt bench [--json] [--size 256M] directory...     how fast directories are written\n"
                  "       fastckpt --help\n");
     if (!status) {
         fprintf(out, "\nEach option of run sets one variable: --paths P is FASTCKPT_PATHS=P, --fsync defer is\n"
@@ -153,7 +156,7 @@ static int serve(int argc, char **argv) {
 
 /** Options, and directories, which are moved to the front of argv + 2. Their number, or -1. `*at`: behind "--", or
  *  argc. */
-static int read_arguments(int argc, char **argv, bool *json, int *at) {
+static int read_arguments(int argc, char **argv, bool *json, uint64_t *size, int *at) {
     int n = 0;
     for (*at = 2; *at < argc;) {
         char *arg = argv[*at];
@@ -164,6 +167,8 @@ static int read_arguments(int argc, char **argv, bool *json, int *at) {
         if (strcmp(arg, "--json") == 0) {
             *json = true;
             ++*at;
+        } else if (size && strcmp(arg, "--size") == 0 && *at + 1 < argc && config_size(argv[*at + 1], size) == 0) {
+            *at += 2;
         } else if (strncmp(arg, "--", 2) != 0) {
             argv[2 + n++] = arg;
             ++*at;
@@ -192,7 +197,7 @@ static int run_doctor(int argc, char **argv) {
     struct doctor_request rq = {0};
     char why[512] = "";
     int at;
-    rq.n_dirs = read_arguments(argc, argv, &rq.json, &at);
+    rq.n_dirs = read_arguments(argc, argv, &rq.json, NULL, &at);
     if (rq.n_dirs < 0) {
         return 2;
     }
@@ -200,6 +205,18 @@ static int run_doctor(int argc, char **argv) {
     rq.command = at < argc ? argv + at : NULL;
     rq.config_fault = config_load(&c, NULL, why, sizeof why) < 0 ? why : NULL;
     return doctor(&c, &rq);
+}
+
+static int run_bench(int argc, char **argv) {
+    static struct config c;
+    struct bench_request rq = {.size = 256 * MIB};
+    int at;
+    rq.n_dirs = read_arguments(argc, argv, &rq.json, &rq.size, &at);
+    rq.dirs = argv + 2;
+    if (rq.n_dirs == 0 || at < argc) {
+        return usage(2);
+    }
+    return rq.n_dirs < 0 || load_config(&c) < 0 ? 2 : bench_directories(&c, &rq);
 }
 
 int main(int argc, char **argv) {
@@ -219,6 +236,9 @@ int main(int argc, char **argv) {
     }
     if (strcmp(verb, "doctor") == 0) {
         return run_doctor(argc, argv);
+    }
+    if (strcmp(verb, "bench") == 0) {
+        return run_bench(argc, argv);
     }
 #if FASTCKPT_BREAK == 7
     if (strcmp(verb, "break-points") == 0) {
