@@ -299,7 +299,7 @@ static void publish_done(struct io_job *job) {
 }
 
 static void publish_start(struct commit *c) {
-    if (c->publishing || c->n_queue == 0) {
+    if (c->publishing || c->held || c->n_queue == 0) {
         return;
     }
     unsigned most = c->p->st->plain ? 1 : PUBLISH_BATCH;

@@ -51,6 +51,7 @@ struct commit {
     unsigned n_batch, n_named; // files in hand; those before the one that is to be tried again
     int64_t wake_ns;           // when that one is due (CLOCK_MONOTONIC); 0: none
     bool publishing;
+    bool held; // nothing is published: only in the engine of a test
     uint32_t batch[PUBLISH_BATCH];
     int batch_result[PUBLISH_BATCH];
     struct commit_run run[FILES_MAX];
