@@ -259,6 +259,19 @@ static bool of_root(const struct file_slot *f, const void *arg) {
     return f->root == *(const unsigned *)arg;
 }
 
+/** What is captured and open in this directory, whoever's, gets its name now: it may not later. */
+static void publish_open(struct engine *e, const struct entry *en, const struct dir_id *d) {
+    for (unsigned i = 0; i < e->files_high; i++) {
+        struct file_slot *f = &e->p.st->files[i];
+        bool named = f->flags & OPEN_FOLLOWED || f->linked || f->dropped || f->unnamed || f->error;
+        if (f->state == FILE_OPEN && !named && in_dir(f, d)) {
+            f->shared |= f->client != en->client;
+            f->close_flags |= CLOSE_SPAWNED;
+            commit_publish(&e->commit, i, en->msg.number);
+        }
+    }
+}
+
 static enum verdict do_wait(struct engine *e, struct entry *en) {
     unsigned left, client = en->client;
     struct stat s;
@@ -268,7 +281,10 @@ static enum verdict do_wait(struct engine *e, struct entry *en) {
         if (os_fstat(en->fds[0], &s) == 0) {
             d = (struct dir_id){s.st_dev, s.st_ino};
         }
-        left = commit_before(&e->commit, en->msg.number, in_dir, &d);
+        if (en->msg.value && en->state == ENTRY_RECORDED) {
+            publish_open(e, en, &d);
+        }
+        left = commit_before(&e->commit, en->msg.number + (en->msg.value != 0), in_dir, &d);
         break;
     case WAIT_CLIENT:
         left = commit_before(&e->commit, en->msg.number, of_client, &client);

@@ -182,7 +182,8 @@ struct msg {
     uint64_t file;  // id of the file, 0 if none
     uint32_t slot;  // its slot
     int32_t result; // answers: 0 or a negative errno
-    uint64_t value; // RESERVE: offset wanted / reserved. CANCEL: the number. WAIT answer: what is left.
+    uint64_t value; // RESERVE: offset wanted / reserved. CANCEL: the number. WAIT answer: what is left. WAIT with
+                    // WAIT_DIR: 1: what is open in it gets its name as well.
                     // STATUS: failures read. REMOVE answer: 1: do it natively
     union {
         struct msg_hello hello;

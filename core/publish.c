@@ -252,6 +252,10 @@ static void sync_dir(struct state *st, const uint32_t *slots, unsigned from, uns
         }
     }
     int r = io_calls.sync_dir(d->fd);
+    if (r == -EACCES) { // we may not read it: the whole file system then; by O_PATH there is no way
+        r = (int)OS_CALL(SYS_syncfs, st->files[slots[i]].fd_own, 0, 0, 0, 0, 0);
+        r = r == -EBADF ? 0 : r;
+    }
     for (unsigned k = from; r < 0 && r != -ENOENT && k < to; k++) {
         if (result[k] == 0 && changes_dir(&st->files[slots[k]], d)) {
             result[k] = r;
