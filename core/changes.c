@@ -36,6 +36,7 @@ static enum verdict queue(struct engine *e, struct entry *en, unsigned slot) {
     if (os_fstat(f->fd_own, &s) == 0) {
         f->dev = s.st_dev;
         f->ino = s.st_ino;
+        f->way = f->kind != SLOT_RENAME && (S_ISDIR(s.st_mode) || S_ISLNK(s.st_mode));
     }
     f->publish = f->sync_wanted = en->msg.number;
     files_take(e, slot, FILE_CLOSED);
@@ -126,12 +127,17 @@ enum verdict changes_remove(struct engine *e, struct entry *en) {
     if (there && state == NAME_ABSENT) {
         return entries_say(e, en, -ENOENT);
     }
-    bool pending = there && state == NAME_PENDING && !there->error, open = there && state == NAME_OPEN;
-    if (open) { // its program goes on with an inode that has no name
+    bool open = there && state == NAME_OPEN;
+    if (open) { // its program goes on with an inode that has no name; an older one of that name goes in order
         there->unnamed = 1;
         atomic_store(&e->p.t->files[there - e->p.st->files].unnamed, 1);
         files_unname(e, (unsigned)(there - e->p.st->files));
+        there = names_latest(&e->p, dir.st_dev, dir.st_ino, m->name, &state);
+        if (there && state == NAME_ABSENT) {
+            return entries_say(e, en, 0);
+        }
     }
+    bool pending = there && state == NAME_PENDING && !there->error;
     if (!pending && en->fds[1] <= 0) {
         return entries_say(e, en, open ? 0 : -EAGAIN); // published since the client looked: it looks again
     }
@@ -183,9 +189,11 @@ enum verdict changes_rename(struct engine *e, struct entry *en) {
     if (slot < 0) {
         return slot == -EAGAIN ? WAIT : entries_say(e, en, slot);
     }
-    if (names_latest(&e->p, to.st_dev, to.st_ino, m->to, &state) && state == NAME_OPEN) {
+    const struct file_slot *there = names_latest(&e->p, to.st_dev, to.st_ino, m->to, &state);
+    if (there && state == NAME_OPEN) {
         return entries_say(e, en, -EBUSY);
     }
+    bool over = there && state == NAME_PENDING;
     struct file_slot *f = &e->p.st->files[slot];
     f->fd_dir = en->fds[0];
     f->fd_to = en->fds[1];
@@ -201,5 +209,10 @@ enum verdict changes_rename(struct engine *e, struct entry *en) {
         return entries_say(e, en, r);
     }
     f->kind = SLOT_RENAME;
+    if (over && os_fstat(f->fd_own, &from) == 0 && from.st_dev == there->dev && from.st_ino == there->ino) {
+        os_close(f->fd_own); // two names of one file: nothing happens
+        f->fd_own = 0;
+        return entries_say(e, en, 0);
+    }
     return queue(e, en, (unsigned)slot);
 }

@@ -83,6 +83,7 @@ static void put(struct pair *p, unsigned slot, const struct said *s) {
 
 void names_put(struct pair *p, unsigned slot) {
     struct said s[2];
+    atomic_fetch_add(&p->t->ways_gone, p->st->files[slot].way); // before the words: who sees one walks
     unsigned n = said_by(&p->st->files[slot], s);
     for (unsigned i = 0; i < n; i++) {
         put(p, slot, &s[i]);
@@ -151,6 +152,7 @@ void names_remove(struct pair *p, unsigned slot) {
     for (unsigned i = 0; i < n; i++) {
         take_out(p, slot, s[i].hash);
     }
+    atomic_fetch_sub(&p->t->ways_gone, p->st->files[slot].way);
 }
 
 struct file_slot *names_latest(const struct pair *p, uint64_t dev, uint64_t ino, const char *name,
@@ -168,8 +170,9 @@ struct file_slot *names_latest(const struct pair *p, uint64_t dev, uint64_t ino,
 
 void names_rebuild(struct pair *p) {
     struct tables *t = p->t;
-    // Clients may look while this runs: keep the count above zero until it is right again.
+    // Clients may look while this runs: keep the counts above zero until they are right again.
     atomic_fetch_add(&t->names_count, FILES_MAX);
+    atomic_store(&t->ways_gone, FILES_MAX);
     uint32_t count = 0;
     for (size_t i = 0; i < NAMES_SLOTS; i++) {
         uint64_t w = atomic_load_explicit(&t->names[i], memory_order_relaxed);
@@ -189,4 +192,5 @@ void names_rebuild(struct pair *p) {
             names_put(p, i);
         }
     }
+    atomic_fetch_sub(&t->ways_gone, FILES_MAX);
 }

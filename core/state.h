@@ -99,6 +99,7 @@ struct file_slot {
     uint32_t log;              // SYNC_LOG
     uint32_t shared;           // SYNC_INODE: linked for another process, its own does not know
     uint32_t counted;          // among its client's pending files (tables.h)
+    uint32_t way;              // UNLINK, RMDIR: of what a path can lead through, a symlink or a directory
     uint32_t over;             // its name was another slot's before, or is another's behind it (names.c)
     uint32_t taken;            // closed, and taken back by a program (LEND_WRITE): length and times are its own again
     uint32_t direct;           // direct writes work here (ext4, xfs)

@@ -58,7 +58,8 @@ static inline uint64_t chunk_word_number(uint64_t w) {
 
 // A slot of the names table: hash of (directory's device and inode, name), state, file slot; 0 is empty.
 // ABSENT: it is going to be deleted, or to be renamed away. NO_DIR: so is the directory; hashed with an empty name.
-enum name_state { NAME_NONE = 0, NAME_OPEN, NAME_PENDING, NAME_FOLLOWED, NAME_ABSENT, NAME_NO_DIR };
+// NOT_DIR: never in the table; the answer for a path that leads through a file.
+enum name_state { NAME_NONE = 0, NAME_OPEN, NAME_PENDING, NAME_FOLLOWED, NAME_ABSENT, NAME_NO_DIR, NAME_NOT_DIR };
 
 #define NAME_HASH_MASK 0xffffffffff000000ull // 40 bits of hash, 8 of state, 16 of file slot
 static inline uint64_t name_hash(uint64_t dev, uint64_t ino, const char *name, size_t len) {
@@ -100,6 +101,7 @@ struct tables {
     _Atomic uint32_t
         names_count; // names that are open, pending or absent, and followed ones until they are synced. Rises before
                      // a slot is filled, falls after it is emptied: 0 means that every name is native
+    _Atomic uint32_t ways_gone;          // directories and symlinks that are going to be deleted: paths lead elsewhere
     _Atomic uint32_t generation;         // rises with each new engine of the pair: for status and tests
     _Atomic uint64_t names[NAMES_SLOTS]; // open addressing, linear probing; emptied slots hold NAME_GONE
     _Atomic uint64_t chunks[CHUNKS_MAX];

@@ -189,9 +189,10 @@ static int open_shadow(struct place *p, const struct request *rq, const struct l
     return s.fd;
 }
 
-// The program has this inode open already, under whichever name: another inode in its place would part them.
+// The program, or its parent, has this inode open already, under whichever name: another one in its place would part
+// them.
 static bool is_held(const struct stat *st) {
-    return file_by_inode(st->st_dev, st->st_ino) != NULL;
+    return file_by_inode(st->st_dev, st->st_ino, true) != NULL;
 }
 
 static bool held_open(const struct place *p) {

@@ -13,6 +13,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -34,6 +35,8 @@ struct target {
     bool matched;   // its order counts
     bool there;     // the kernel knows it: `x` is what it is
     bool dropped;   // it was open in this process, and is never published now: something was deleted
+    bool missing;   // it has no such name
+    bool slash;     // written as a directory
     struct statx x; // of what the kernel has, the last component not followed
 };
 
@@ -45,23 +48,34 @@ static enum name_state state_of(const struct target *t) {
     return t->word != 0 ? name_word_state(t->word) : NAME_NONE;
 }
 
+// Its directory does not show it, or shows an older file.
+static bool is_hidden(const struct target *t) {
+    return state_of(t) == NAME_OPEN || state_of(t) == NAME_PENDING;
+}
+
 static int look(int dir, const char *name, int flags, struct statx *x) {
     return (int)OS_CALL(SYS_statx, dir, name, flags | AT_SYMLINK_NOFOLLOW, STATX_BASIC_STATS | STATX_MNT_ID, x, 0);
 }
 
+static bool is_matched(const struct target *t, int dirfd, const char *path) {
+    const char *patterns = shim.config.paths;
+    return policy_match(patterns, dirfd, path) || policy_match_in(patterns, t->p.dir, t->p.name);
+}
+
 // Closed by place_close(&t->p). False: it has no place, the call is native.
 static bool find(struct target *t, int dirfd, const char *path) {
-    const char *patterns = shim.config.paths;
-    if (!guard_readable(path) || place_find(&t->p, dirfd, path, false) < 0) {
+    if (!guard_readable(path) || names_find_place(&t->p, dirfd, path, false, &t->word) != 0) {
         return false;
     }
-    t->matched = policy_match(patterns, dirfd, path) || policy_match_in(patterns, t->p.dir, t->p.name);
+    t->matched = is_matched(t, dirfd, path);
     return true;
 }
 
 static void look_again(struct target *t) {
     t->word = names_word(&t->p);
-    t->there = look(t->p.dir, t->p.name, 0, &t->x) == 0;
+    int r = look(t->p.dir, t->p.name, 0, &t->x);
+    t->there = r == 0;
+    t->missing = r == -ENOENT;
 }
 
 // Would the kernel let this process take the name out of its directory, or put one there? False: it is to say so. So it
@@ -112,7 +126,7 @@ static int refused(int r) {
 static int remove_file(struct target *t) {
     struct file *f = state_of(t) == NAME_OPEN ? names_own(t->word) : NULL;
     if (names_gone(t->word)) {
-        return -ENOENT;
+        return t->dropped ? CHANGE_DONE : -ENOENT;
     }
     // What has no content, or is no file, takes nothing with it.
     bool empty = t->there && !is(t, S_IFLNK) && (!is(t, S_IFREG) || t->x.stx_size == 0);
@@ -193,12 +207,32 @@ static int remove_dir(struct target *t) {
     return r;
 }
 
+// "dir/" is deleted as "dir" is. Copied into `buf`, of PATH_MAX bytes, if it is not used as it is.
+static const char *without_slashes(const char *path, char *buf) {
+    size_t n = strnlen(path, PATH_MAX), all = n;
+    while (n > 1 && path[n - 1] == '/') {
+        n--;
+    }
+    if (n == all || all == PATH_MAX) {
+        return path;
+    }
+    memcpy(buf, path, n);
+    buf[n] = '\0';
+    return buf;
+}
+
 int change_remove(int dirfd, const char *path, int flags) {
     struct target t = {.dropped = false};
     int r = -EAGAIN;
+    char buf[PATH_MAX];
+    if ((flags & AT_REMOVEDIR) && guard_readable(path)) {
+        path = without_slashes(path, buf);
+    }
     guard_depth++;
     if (!find(&t, dirfd, path)) {
-        r = names_state(dirfd, path, false) == NAME_NO_DIR ? wait_then_native() : CHANGE_NATIVE;
+        enum name_state s = names_state(dirfd, path, false);
+        r = s == NAME_NO_DIR ? names_way(dirfd, path) : s == NAME_NOT_DIR ? -ENOTDIR : CHANGE_NATIVE;
+        r = s == NAME_NO_DIR && r == 0 ? wait_then_native() : r;
     } else {
         for (int i = 0; i < LOOKS_MAX && r == -EAGAIN; i++) {
             look_again(&t);
@@ -232,22 +266,28 @@ static void release_others(const struct target *t) {
     }
 }
 
+// It has to be there; must not be there; likewise, and comes behind nothing; may be there.
+enum role { ROLE_OLD, ROLE_NEW, ROLE_MADE, ROLE_TARGET };
+
 // One name of a change that the kernel makes: what is open gets its name first. `*wait`: it comes behind something. 0,
-// -EIO, or -ENOENT for what has to be there (`old`) and is going to be deleted.
-static int before(int dirfd, const char *path, bool old, bool *wait) {
+// -EIO, or the kernel's error where it is known before.
+static int before(int dirfd, const char *path, enum role role, bool *wait) {
     struct target t;
     if (!guard_readable(path)) {
         return 0;
     }
     *wait |= names_before_directory(dirfd, path); // a captured file may lie anywhere below a directory that moves
     if (!find(&t, dirfd, path)) {
-        *wait |= names_state(dirfd, path, false) == NAME_NO_DIR;
-        return 0;
+        enum name_state s = names_state(dirfd, path, false);
+        int way = s == NAME_NO_DIR ? names_way(dirfd, path) : 0;
+        *wait |= s == NAME_NO_DIR;
+        return s != NAME_NOT_DIR ? way : role == ROLE_NEW || role == ROLE_MADE ? names_way_new(dirfd, path) : -ENOTDIR;
     }
     int r = 0;
     look_again(&t);
-    *wait |= t.word != 0 || t.matched;
-    if (state_of(&t) == NAME_NO_DIR || (old && names_gone(t.word))) {
+    *wait |= t.word != 0 || (t.matched && role != ROLE_MADE);
+    bool gone = names_gone(t.word) || (t.missing && !is_hidden(&t));
+    if (state_of(&t) == NAME_NO_DIR || (role == ROLE_OLD && gone)) {
         place_close(&t.p);
         return -ENOENT;
     }
@@ -263,20 +303,24 @@ static int before(int dirfd, const char *path, bool old, bool *wait) {
     return r < 0 ? -EIO : 0;
 }
 
-int change_link(int fromdir, const char *from, int todir, const char *to) {
+static int two_names(int fromdir, const char *from, int todir, const char *to, enum role role) {
     bool wait = false;
     guard_depth++;
-    int r = before(fromdir, from, true, &wait);
-    r = r < 0 ? r : before(todir, to, false, &wait);
+    int r = before(fromdir, from, ROLE_OLD, &wait);
+    r = r < 0 ? r : before(todir, to, role, &wait);
     r = r == 0 && wait ? wait_then_native() : r;
     guard_depth--;
     return r;
 }
 
-int change_new(int dirfd, const char *path) {
+int change_link(int fromdir, const char *from, int todir, const char *to) {
+    return two_names(fromdir, from, todir, to, ROLE_NEW);
+}
+
+int change_new(int dirfd, const char *path, bool ordered) {
     bool wait = false;
     guard_depth++;
-    int r = before(dirfd, path, false, &wait);
+    int r = before(dirfd, path, ordered ? ROLE_NEW : ROLE_MADE, &wait);
     r = r == 0 && wait ? wait_then_native() : r;
     guard_depth--;
     return r;
@@ -284,12 +328,7 @@ int change_new(int dirfd, const char *path) {
 
 // ---- Rename
 
-enum { RENAME_OLD = -EAGAIN - 1000 }; // not an errno: the way of change_link
-
-// Its directory does not show it, or shows an older file.
-static bool is_hidden(const struct target *t) {
-    return state_of(t) == NAME_OPEN || state_of(t) == NAME_PENDING;
-}
+enum { RENAME_OLD = -EAGAIN - 1000, RENAME_FOUND }; // no errno. OLD: the way of links
 
 // What a name will be once all that is queued has happened.
 static bool will_exist(const struct target *t) {
@@ -308,20 +347,30 @@ static bool foretold(const struct target *from, const struct target *to, unsigne
     bool hidden = is_hidden(from), over = will_exist(to) && !is_hidden(to);
     bool same = from->p.ino == to->p.ino && from->p.dev == to->p.dev && strcmp(from->p.name, to->p.name) == 0;
     bool open = (hidden && names_own(from->word) != NULL) || (is_hidden(to) && names_own(to->word) != NULL);
-    if (same || open || (flags != 0 && will_exist(to)) || (!hidden && !is(from, S_IFREG)) ||
-        (over && !is(to, S_IFREG) && !is(to, S_IFLNK))) {
+    bool links = (hidden && over && to->x.stx_nlink > 1) || (!hidden && is_hidden(to) && from->x.stx_nlink > 1);
+    if (same || open || links || (flags != 0 && will_exist(to)) || (!hidden && !is(from, S_IFREG)) ||
+        (over && !is(to, S_IFREG))) { // a symlink that is replaced: paths lead through it until then
         return false;
     }
     return one_mount(from, to) && may_change(from) && may_change(to);
 }
 
 static int rename_one(struct target *from, struct target *to, unsigned flags) {
+    if (from->p.dev != to->p.dev) {
+        return CHANGE_NATIVE; // EXDEV, whatever the names are
+    }
     if (names_gone(from->word) || state_of(to) == NAME_NO_DIR) {
         return -ENOENT;
     }
     bool native = state_of(from) == NAME_NONE || state_of(from) == NAME_FOLLOWED;
     if (native && !from->there) {
         return CHANGE_NATIVE; // the kernel says what is missing
+    }
+    if ((from->slash || to->slash) && flags == RENAME_NOREPLACE && will_exist(to)) {
+        return -EEXIST; // before what the slash says
+    }
+    if (from->slash || to->slash || (flags & ~(unsigned)RENAME_NOREPLACE) != 0) {
+        return RENAME_OLD;
     }
     if (from->word == 0 && to->word == 0 && !from->matched && !to->matched && !is(from, S_IFDIR)) {
         return CHANGE_NATIVE;
@@ -351,22 +400,61 @@ static int rename_one(struct target *from, struct target *to, unsigned flags) {
     return r == 0 ? CHANGE_DONE : r == -ENOENT || r == -EAGAIN ? r : r == -EPIPE ? CHANGE_NATIVE : RENAME_OLD;
 }
 
-int change_rename(int fromdir, const char *from, int todir, const char *to, unsigned flags) {
-    struct target a, b = {.p.dir = -1};
-    int r = RENAME_OLD;
-    guard_depth++;
-    if ((flags & ~(unsigned)RENAME_NOREPLACE) == 0 && find(&a, fromdir, from)) {
-        if (find(&b, todir, to)) {
-            r = -EAGAIN;
-            for (int i = 0; i < LOOKS_MAX && r == -EAGAIN; i++) {
-                look_again(&a);
-                look_again(&b);
-                r = rename_one(&a, &b, flags);
-            }
-            place_close(&b.p);
+// The kernel finds both directories before it looks at either name. RENAME_FOUND: closed by place_close; CHANGE_NATIVE:
+// the kernel refuses it; or the error.
+static int find_parent(struct target *t, int dirfd, const char *path) {
+    if (!guard_readable(path)) {
+        return CHANGE_NATIVE;
+    }
+    char buf[PATH_MAX];
+    const char *plain = without_slashes(path, buf);
+    t->slash = plain != path;
+    int r = names_find_place(&t->p, dirfd, plain, false, &t->word);
+    if (r == 0) {
+        t->matched = is_matched(t, dirfd, plain);
+        return RENAME_FOUND;
+    }
+    return r == PLACE_GONE ? -ENOENT : r == PLACE_NOT_DIR ? -ENOTDIR : r == -ENAMETOOLONG ? r : CHANGE_NATIVE;
+}
+
+static int find_both(struct target *a, int fromdir, const char *from, struct target *b, int todir, const char *to) {
+    int r = find_parent(a, fromdir, from);
+    r = r == -ENAMETOOLONG ? CHANGE_NATIVE : r;
+    if (r == RENAME_FOUND) {
+        r = find_parent(b, todir, to);
+        if (r == -ENAMETOOLONG) { // of the last component: only then is the old name looked at
+            look_again(a);
+            r = names_gone(a->word) ? -ENOENT : is_hidden(a) ? r : CHANGE_NATIVE;
         }
+        if (r != RENAME_FOUND) {
+            place_close(&a->p);
+        }
+    }
+    return r;
+}
+
+static bool refused_flags(unsigned flags) {
+    const unsigned known = RENAME_NOREPLACE | RENAME_EXCHANGE | RENAME_WHITEOUT;
+    return (flags & ~known) != 0 || ((flags & RENAME_EXCHANGE) && (flags & (RENAME_NOREPLACE | RENAME_WHITEOUT)));
+}
+
+int change_rename(int fromdir, const char *from, int todir, const char *to, unsigned flags) {
+    struct target a, b;
+    if (refused_flags(flags)) {
+        return CHANGE_NATIVE;
+    }
+    guard_depth++;
+    int r = find_both(&a, fromdir, from, &b, todir, to);
+    if (r == RENAME_FOUND) {
+        r = -EAGAIN;
+        for (int i = 0; i < LOOKS_MAX && r == -EAGAIN; i++) {
+            look_again(&a);
+            look_again(&b);
+            r = rename_one(&a, &b, flags);
+        }
+        place_close(&b.p);
         place_close(&a.p);
     }
     guard_depth--;
-    return r == RENAME_OLD || r == -EAGAIN ? change_link(fromdir, from, todir, to) : r;
+    return r == RENAME_OLD || r == -EAGAIN ? two_names(fromdir, from, todir, to, ROLE_TARGET) : r;
 }

@@ -8,6 +8,8 @@
 #ifndef FASTCKPT_CHANGE_H
 #define FASTCKPT_CHANGE_H
 
+#include <stdbool.h>
+
 /** Results: CHANGE_NATIVE (make the call), CHANGE_DONE (return 0), or the negative errno to return: -EIO when what it
  *  has to come behind has failed. Called with something pending, outside of a vfork child. */
 enum { CHANGE_NATIVE = 0, CHANGE_DONE = 1 };
@@ -20,7 +22,8 @@ int change_remove_any(const char *path);
 int change_rename(int fromdir, const char *from, int todir, const char *to, unsigned flags);
 /** linkat: waits. */
 int change_link(int fromdir, const char *from, int todir, const char *to);
-/** symlinkat: waits. */
-int change_new(int dirfd, const char *path);
+/** symlinkat, which waits; or, not `ordered`, mkdir and what else makes a name that is no file: it deletes and replaces
+ *  nothing, and only waits for what is queued of its own name. */
+int change_new(int dirfd, const char *path, bool ordered);
 
 #endif

@@ -116,10 +116,11 @@ struct file *file_each(uint32_t *i) {
     return NULL;
 }
 
-struct file *file_by_inode(dev_t dev, ino_t ino) {
+struct file *file_by_inode(dev_t dev, ino_t ino, bool inherited) {
     uint32_t i = 0;
     for (struct file *f; (f = file_each(&i));) {
-        if (f->ino == ino && f->dev == dev && !f->closed && !f->inherited && (f->id != 0 || f->followed)) {
+        bool ours = !f->closed && (inherited || !f->inherited);
+        if (f->ino == ino && f->dev == dev && ours && (f->id != 0 || f->followed)) {
             return f;
         }
     }

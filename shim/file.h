@@ -141,7 +141,7 @@ static inline bool file_has_spawned(const struct file *f) {
 }
 /** The object of this process with the engine's id, or NULL. */
 struct file *file_by_id(uint64_t id);
-/** An open one of this process on this inode, or NULL. */
-struct file *file_by_inode(dev_t dev, ino_t ino);
+/** An open one of this process on this inode, or NULL; with `inherited`, also of the one that it was forked from. */
+struct file *file_by_inode(dev_t dev, ino_t ino, bool inherited);
 
 #endif

@@ -45,6 +45,21 @@ static bool still_open(struct lent *l) {
     return false;
 }
 
+// A directory may become one in which no name can be made any more; its times are set after the names in it were made.
+static inline void before_mode(int dirfd, const char *path) {
+    if (UNLIKELY(!names_native())) {
+        names_before_mode(dirfd, path);
+    }
+}
+
+static bool lend_for_times(int dirfd, const char *path, int flags, struct lent *l) {
+    bool lent = lend(dirfd, path, flags, LEND_WRITE, l);
+    if (UNLIKELY(!lent)) {
+        before_mode(dirfd, path);
+    }
+    return lent;
+}
+
 int hook_truncate(const char *path, off_t len) {
     struct lent l;
     if (UNLIKELY(lend(AT_FDCWD, path, 0, LEND_SETTLE, &l)) && still_open(&l)) {
@@ -55,13 +70,6 @@ int hook_truncate(const char *path, off_t len) {
         return done(&l, r);
     }
     return (int)NATIVE(truncate, SYS_truncate, path, len);
-}
-
-// A directory may become one in which no name can be made any more.
-static inline void before_mode(int dirfd, const char *path) {
-    if (UNLIKELY(!names_native())) {
-        names_before_mode(dirfd, path);
-    }
 }
 
 int hook_chmod(const char *path, mode_t mode) {
@@ -153,7 +161,7 @@ static int set_times_tv(struct lent *l, const struct timeval tv[2]) {
 
 int hook_utime(const char *path, const struct utimbuf *t) {
     struct lent l;
-    if (UNLIKELY(lend(AT_FDCWD, path, 0, LEND_WRITE, &l))) {
+    if (lend_for_times(AT_FDCWD, path, 0, &l)) {
         struct timeval tv[2] = {{t != NULL ? t->actime : 0, 0}, {t != NULL ? t->modtime : 0, 0}};
         return set_times_tv(&l, t != NULL ? tv : NULL);
     }
@@ -162,7 +170,7 @@ int hook_utime(const char *path, const struct utimbuf *t) {
 
 int hook_utimes(const char *path, const struct timeval tv[2]) {
     struct lent l;
-    if (UNLIKELY(lend(AT_FDCWD, path, 0, LEND_WRITE, &l))) {
+    if (lend_for_times(AT_FDCWD, path, 0, &l)) {
         return set_times_tv(&l, tv);
     }
     return LIKELY(REAL(utimes) != NULL) ? real.utimes(path, tv) : (int)hook_ret(-ENOSYS);
@@ -170,7 +178,7 @@ int hook_utimes(const char *path, const struct timeval tv[2]) {
 
 int hook_lutimes(const char *path, const struct timeval tv[2]) {
     struct lent l;
-    if (UNLIKELY(lend(AT_FDCWD, path, AT_SYMLINK_NOFOLLOW, LEND_WRITE, &l))) {
+    if (lend_for_times(AT_FDCWD, path, AT_SYMLINK_NOFOLLOW, &l)) {
         return set_times_tv(&l, tv);
     }
     return LIKELY(REAL(lutimes) != NULL) ? real.lutimes(path, tv) : (int)hook_ret(-ENOSYS);
@@ -190,6 +198,7 @@ int hook_futimes(int fd, const struct timeval tv[2]) {
     if (UNLIKELY(f != NULL) && timespecs(tv, ts) == 0 && !keep_times(f, ts, &r)) {
         return r;
     }
+    before_mode(fd, ".");
     return LIKELY(REAL(futimes) != NULL) ? real.futimes(fd, tv) : (int)hook_ret(-ENOSYS);
 }
 
@@ -198,7 +207,7 @@ int hook_futimesat(int dirfd, const char *path, const struct timeval tv[2]) {
     if (path == NULL) {
         return hook_futimes(dirfd, tv); // glibc's extension
     }
-    if (UNLIKELY(lend(dirfd, path, 0, LEND_WRITE, &l))) {
+    if (lend_for_times(dirfd, path, 0, &l)) {
         return set_times_tv(&l, tv);
     }
     return LIKELY(REAL(futimesat) != NULL) ? real.futimesat(dirfd, path, tv) : (int)hook_ret(-ENOSYS);
@@ -212,12 +221,13 @@ int hook_futimens(int fd, const struct timespec ts[2]) {
     if (UNLIKELY(f != NULL) && !keep_times(f, ts != NULL ? ts : now_both, &r)) {
         return r;
     }
+    before_mode(fd, ".");
     return (int)NATIVE_OR(futimens, RAW(SYS_utimensat, fd, NULL, ts, 0), fd, ts);
 }
 
 int hook_utimensat(int dirfd, const char *path, const struct timespec ts[2], int flags) {
     struct lent l;
-    if (path != NULL && UNLIKELY(lend(dirfd, path, flags, LEND_WRITE, &l))) {
+    if (path != NULL && lend_for_times(dirfd, path, flags, &l)) {
         return set_times(&l, ts != NULL ? ts : now_both);
     }
     return (int)NATIVE(utimensat, SYS_utimensat, dirfd, path, ts, flags);

@@ -88,7 +88,7 @@ int hook_linkat(int fromdir, const char *from, int todir, const char *to, int fl
 
 // A new name: an open captured file of this name is released, so that the kernel says EEXIST.
 static int before_new(int dirfd, const char *path) {
-    return leave_alone() ? CHANGE_NATIVE : change_new(dirfd, path);
+    return leave_alone() ? CHANGE_NATIVE : change_new(dirfd, path, true);
 }
 
 int hook_symlink(const char *target, const char *path) {
@@ -101,7 +101,7 @@ int hook_symlinkat(const char *target, int dirfd, const char *path) {
 
 // A new directory deletes and replaces nothing: only a name that is pending has to be there first.
 static int before_mkdir(int dirfd, const char *path) {
-    return LIKELY(names_native()) ? 0 : names_publish(dirfd, path, false);
+    return leave_alone() ? CHANGE_NATIVE : change_new(dirfd, path, false);
 }
 
 int hook_mkdir(const char *path, mode_t mode) {

@@ -116,7 +116,12 @@ int hook___openat_2(int dirfd, const char *path, int flags) {
     return r != CAPTURE_NATIVE ? (int)hook_ret(r) : (int)NATIVE(__openat_2, SYS_openat, dirfd, path, flags);
 }
 
-// A file made by mkstemp and kin: the inner open is invisible, so it is followed afterwards.
+// mkstemp and kin: the inner open is invisible. The way to it is looked at before, and the file is followed afterwards.
+static bool no_way(const char *tmpl) {
+    int r = LIKELY(names_native()) ? 0 : names_way(AT_FDCWD, tmpl);
+    return r < 0 && hook_ret(r) < 0;
+}
+
 static int made(int fd, const char *path, int flags, const void *caller) {
     if (fd >= 0) {
         capture_follow(fd, AT_FDCWD, path, flags | O_RDWR | O_CREAT | O_EXCL, caller);
@@ -124,27 +129,29 @@ static int made(int fd, const char *path, int flags, const void *caller) {
     return fd;
 }
 
+#define MADE(name, tmpl, flags, ...)                                                                                   \
+    (REAL(name) == NULL ? missing()                                                                                    \
+     : no_way(tmpl)     ? -1                                                                                           \
+                        : made(real.name(__VA_ARGS__), tmpl, flags, __builtin_return_address(0)))
+
 static int missing(void) {
     return (int)hook_ret(-ENOSYS);
 }
 
 int hook_mkstemp(char *tmpl) {
-    return REAL(mkstemp) == NULL ? missing() : made(real.mkstemp(tmpl), tmpl, 0, __builtin_return_address(0));
+    return MADE(mkstemp, tmpl, 0, tmpl);
 }
 
 int hook_mkostemp(char *tmpl, int flags) {
-    return REAL(mkostemp) == NULL ? missing()
-                                  : made(real.mkostemp(tmpl, flags), tmpl, flags, __builtin_return_address(0));
+    return MADE(mkostemp, tmpl, flags, tmpl, flags);
 }
 
 int hook_mkstemps(char *tmpl, int suffix) {
-    return REAL(mkstemps) == NULL ? missing() : made(real.mkstemps(tmpl, suffix), tmpl, 0, __builtin_return_address(0));
+    return MADE(mkstemps, tmpl, 0, tmpl, suffix);
 }
 
 int hook_mkostemps(char *tmpl, int suffix, int flags) {
-    return REAL(mkostemps) == NULL
-               ? missing()
-               : made(real.mkostemps(tmpl, suffix, flags), tmpl, flags, __builtin_return_address(0));
+    return MADE(mkostemps, tmpl, flags, tmpl, suffix, flags);
 }
 
 #define HOOKS_OPEN

@@ -20,7 +20,7 @@
 // fstat of a lent inode, corrected. 0 or a negative errno.
 static int stat_lent(struct lent *l, struct stat *st) {
     if (l->fd < 0) {
-        return -ENOENT;
+        return l->error;
     }
     int r = NATIVE(fstat, SYS_fstat, l->fd, st) == 0 ? 0 : -errno; // by the next preload, which may know the owner
     if (r == 0) {
@@ -40,8 +40,7 @@ static bool answered(int dirfd, const char *path, int flags, struct stat *st, in
         if (flags & AT_SYMLINK_NOFOLLOW) {
             names_before_walk(dirfd, path);
         }
-        *ret = lent.error < 0 ? (int)hook_ret(lent.error) : 0;
-        return lent.error < 0;
+        return false;
     }
     *ret = (int)hook_ret(stat_lent(&lent, st));
     return true;
@@ -59,7 +58,7 @@ static int corrected(int r, int fd, struct stat *st) {
         return (int)hook_ret(-EBADF);
     }
     if (UNLIKELY(r == 0 && st->st_nlink == 0 && !captured(fd)) && !names_native()) {
-        struct file *f = file_by_inode(st->st_dev, st->st_ino); // opened again, to be read
+        struct file *f = file_by_inode(st->st_dev, st->st_ino, false); // opened again, to be read
         if (f != NULL && !f->followed) {
             file_fix_stat(f, st);
         } else {
@@ -170,11 +169,10 @@ static bool statx_answered(int dirfd, const char *path, int flags, unsigned mask
         if (flags & AT_SYMLINK_NOFOLLOW) {
             names_before_walk(dirfd, path);
         }
-        *ret = lent.error < 0 ? (int)hook_ret(lent.error) : 0;
-        return lent.error < 0;
+        return false;
     }
     flags |= AT_EMPTY_PATH;
-    long r = lent.fd < 0 ? -ENOENT : NATIVE(statx, SYS_statx, lent.fd, "", flags, mask, x) == 0 ? 0 : -errno;
+    long r = lent.fd < 0 ? lent.error : NATIVE(statx, SYS_statx, lent.fd, "", flags, mask, x) == 0 ? 0 : -errno;
     r = r == 0 ? stat_lent(&lent, &st) : (names_return(&lent), r);
     if (r == 0) {
         put_statx(x, &st);
@@ -208,8 +206,7 @@ static bool access_answered(int dirfd, const char *path, int mode, int flags, in
         return false;
     }
     if (!names_lend(dirfd, path, !(flags & AT_SYMLINK_NOFOLLOW), 0, &lent)) {
-        *ret = lent.error < 0 ? (int)hook_ret(lent.error) : 0;
-        return lent.error < 0;
+        return false;
     }
     flags &= ~AT_SYMLINK_NOFOLLOW;
     *ret = real.faccessat != NULL ? real.faccessat(AT_FDCWD, lent.path, mode, flags)

@@ -5,6 +5,7 @@
 // answered by its inode where that is the same, by text, or it is published first (design 5).
 
 #include "../core/log.h"
+#include "change.h"
 #include "hook_inside.h"
 #include "lost.h"
 #include "namecalls.h"
@@ -37,7 +38,7 @@ static int missing(void) {
 // The error of a readlink whose answer the kernel does not know, or 0.
 static int not_a_link(int dirfd, const char *path) {
     enum name_state s = LIKELY(names_native()) ? NAME_NONE : names_state(dirfd, path, false);
-    return s == NAME_OPEN || s == NAME_PENDING ? -EINVAL : s == NAME_ABSENT || s == NAME_NO_DIR ? -ENOENT : 0;
+    return s == NAME_OPEN || s == NAME_PENDING ? -EINVAL : names_missing(s);
 }
 
 // `path` behind `word`, or NULL: it does not begin with it.
@@ -138,19 +139,20 @@ ssize_t hook___readlinkat_chk(int dirfd, const char *path, char *buf, size_t len
 static int canonical(const char *path, char *text) {
     struct place p;
     struct stat st;
+    uint64_t word;
     int n = path != NULL ? (int)name_behind(path, text) : 0;
     enum name_state s = n > 0 || path == NULL || names_native() ? NAME_NONE : names_state(AT_FDCWD, path, true);
     if (n > 0) {
         return n + 1;
     }
-    if (s == NAME_ABSENT || s == NAME_NO_DIR) {
-        return -ENOENT;
+    if (names_missing(s) < 0) {
+        return names_missing(s);
     }
     if (s != NAME_OPEN && s != NAME_PENDING) {
         return 0;
     }
     guard_depth++;
-    if (place_find(&p, AT_FDCWD, path, true) == 0) {
+    if (names_find_place(&p, AT_FDCWD, path, true, &word) == 0) {
         if (os_fstatat(p.dir, p.name, &st, AT_SYMLINK_NOFOLLOW) == -ENOENT) {
             int r = policy_text(p.dir, p.name, text, PATH_MAX);
             n = r > 0 ? r + 1 : 0;
@@ -193,15 +195,18 @@ char *hook_canonicalize_file_name(const char *path) {
 // A directory that is going to be deleted.
 int hook_chdir(const char *path) {
     enum name_state s = LIKELY(names_native()) ? NAME_NONE : names_state(AT_FDCWD, path, true);
-    return s == NAME_ABSENT || s == NAME_NO_DIR ? (int)hook_ret(-ENOENT) : (int)NATIVE(chdir, SYS_chdir, path);
+    int r = s == NAME_OPEN || s == NAME_PENDING ? -ENOTDIR : names_missing(s);
+    return r < 0 ? (int)hook_ret(r) : (int)NATIVE(chdir, SYS_chdir, path);
 }
 
 // ---- The file system under it
 
 int hook_statfs(const char *path, struct statfs *st) {
     struct lent l;
-    return lend(AT_FDCWD, path, true, &l) ? done(&l, (int)hook_ret(OS_CALL(SYS_fstatfs, l.fd, st, 0, 0, 0, 0)))
-                                          : (int)NATIVE(statfs, SYS_statfs, path, st);
+    if (lend(AT_FDCWD, path, true, &l)) {
+        return done(&l, (int)hook_ret(l.fd < 0 ? l.error : OS_CALL(SYS_fstatfs, l.fd, st, 0, 0, 0, 0)));
+    }
+    return (int)NATIVE(statfs, SYS_statfs, path, st);
 }
 
 // libc fills its own structure: by the name of the lent descriptor.
@@ -264,31 +269,35 @@ key_t hook_ftok(const char *path, int id) {
 
 // ---- What makes a name: EEXIST and EADDRINUSE are the kernel's to say
 
+static inline int make_first(int dirfd, const char *path) {
+    return LIKELY(names_native()) || guard_foreign() ? 0 : change_new(dirfd, path, false);
+}
+
 int hook_bind(int fd, const struct sockaddr *addr, socklen_t len) {
     struct sockaddr_un un;
     if (UNLIKELY(!names_native()) && len > offsetof(struct sockaddr_un, sun_path) && len <= sizeof un &&
         hook_fetch(&un, addr, len) && un.sun_family == AF_UNIX && un.sun_path[0] != '\0') {
         char path[sizeof un.sun_path + 1] = {0}; // the kernel needs no terminator
         memcpy(path, un.sun_path, len - offsetof(struct sockaddr_un, sun_path));
-        names_publish(AT_FDCWD, path, false);
+        change_new(AT_FDCWD, path, false);
     }
     return (int)NATIVE(bind, SYS_bind, fd, addr, len);
 }
 
 int hook_mknodat(int dirfd, const char *path, mode_t mode, dev_t dev) {
-    int r = publish_first(dirfd, path, false);
+    int r = make_first(dirfd, path);
     return r < 0 ? (int)hook_ret(r) : (int)NATIVE(mknodat, SYS_mknodat, dirfd, path, mode, dev);
 }
 
 int hook_mknod(const char *path, mode_t mode, dev_t dev) {
-    int r = publish_first(AT_FDCWD, path, false);
+    int r = make_first(AT_FDCWD, path);
     return r < 0 ? (int)hook_ret(r)
                  : (int)NATIVE_OR(mknod, RAW(SYS_mknodat, AT_FDCWD, path, mode, dev), path, mode, dev);
 }
 
 // Of programs built before glibc 2.33.
 int hook___xmknod(int ver, const char *path, mode_t mode, dev_t *dev) {
-    int r = publish_first(AT_FDCWD, path, false);
+    int r = make_first(AT_FDCWD, path);
     if (r < 0) {
         return (int)hook_ret(r);
     }
@@ -296,7 +305,7 @@ int hook___xmknod(int ver, const char *path, mode_t mode, dev_t *dev) {
 }
 
 int hook___xmknodat(int ver, int dirfd, const char *path, mode_t mode, dev_t *dev) {
-    int r = publish_first(dirfd, path, false);
+    int r = make_first(dirfd, path);
     if (r < 0) {
         return (int)hook_ret(r);
     }
@@ -304,13 +313,13 @@ int hook___xmknodat(int ver, int dirfd, const char *path, mode_t mode, dev_t *de
 }
 
 int hook_mkfifo(const char *path, mode_t mode) {
-    int r = publish_first(AT_FDCWD, path, false);
+    int r = make_first(AT_FDCWD, path);
     return r < 0 ? (int)hook_ret(r)
                  : (int)NATIVE_OR(mkfifo, RAW(SYS_mknodat, AT_FDCWD, path, mode | S_IFIFO, 0), path, mode);
 }
 
 int hook_mkfifoat(int dirfd, const char *path, mode_t mode) {
-    int r = publish_first(dirfd, path, false);
+    int r = make_first(dirfd, path);
     return r < 0 ? (int)hook_ret(r)
                  : (int)NATIVE_OR(mkfifoat, RAW(SYS_mknodat, dirfd, path, mode | S_IFIFO, 0), dirfd, path, mode);
 }

@@ -9,6 +9,7 @@
 #include "../core/runtime.h"
 #include "fdtable.h"
 #include "lost.h"
+#include "way.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -154,31 +155,28 @@ static bool hidden_from_kernel(uint64_t word) {
     return s == NAME_OPEN || s == NAME_PENDING; // a followed file stands under its own name
 }
 
-// The path of a directory that has no last component, such as "dir/" or "dir/.": is it going to be deleted?
-static bool directory_gone(int dirfd, const char *path) {
-    struct stat st;
-    const struct tables *t = client_tables();
-    return t != NULL && os_fstatat(dirfd, path, &st, 0) == 0 && S_ISDIR(st.st_mode) &&
-           names_find(t, name_hash(st.st_dev, st.st_ino, "", 0)) != 0 && client_alive();
+// A symlink that is going to be deleted or replaced: it is a file by now, or nothing.
+static bool no_link(const struct place *p) {
+    uint64_t word = names_word(p);
+    return names_gone(word) || hidden_from_kernel(word);
 }
 
 int names_find_place(struct place *p, int dirfd, const char *path, bool follow, uint64_t *word) {
-    struct place link;
-    int r = place_find(p, dirfd, path, follow);
+    int r = place_find(p, dirfd, path, follow, no_link);
     *word = 0;
-    if (r < 0) {
-        return directory_gone(dirfd, path) ? PLACE_GONE : r;
-    }
-    *word = names_word(p);
-    if (p->linked && place_find(&link, dirfd, path, false) == 0) {
-        uint64_t first = names_word(&link);
-        bool other = names_gone(first) || hidden_from_kernel(first); // it is a file by now, or nothing
-        place_close(other ? p : &link);
-        if (other) {
-            *p = link;
-            *word = first;
+    if (r < 0 || way_may_differ()) {
+        int way = names_idle() ? 0 : way_check(dirfd, path, follow ? WAY_FOLLOW : WAY_LINK);
+        if (way < 0 && r == 0) {
+            place_close(p);
+        }
+        if (way < 0) {
+            return way == -ENOENT ? PLACE_GONE : PLACE_NOT_DIR;
         }
     }
+    if (r < 0) {
+        return r;
+    }
+    *word = names_word(p);
     return 0;
 }
 
@@ -243,36 +241,9 @@ void names_fix_stat(const struct lent *l, struct stat *st) {
 }
 
 // Stands for what is not there any more: whatever is asked of it, by descriptor or by path, is refused.
-static void lend_nothing(struct lent *l) {
-    *l = (struct lent){.fd = -1};
-    log_format(l->path, sizeof l->path, "/proc/self/fd/-1");
-}
-
-// Does the path lead through a captured or pending file, which the kernel does not find? -ENOTDIR, or 0.
-static int through_file(int dirfd, const char *path) {
-    char text[PATH_MAX];
-    size_t n = strnlen(path, PATH_MAX);
-    int r = 0;
-    if (n == PATH_MAX) {
-        return 0;
-    }
-    memcpy(text, path, n + 1);
-    while (r == 0 && n > 0) {
-        while (n > 0 && text[n - 1] != '/') {
-            n--;
-        }
-        while (n > 0 && text[n - 1] == '/') {
-            n--;
-        }
-        text[n] = '\0';
-        struct place p;
-        if (n > 0 && place_find(&p, dirfd, text, true) == 0) {
-            r = hidden_from_kernel(names_word(&p)) ? -ENOTDIR : 0;
-            n = 0;
-            place_close(&p);
-        }
-    }
-    return r;
+static void lend_nothing(struct lent *l, int error) {
+    *l = (struct lent){.fd = -1, .error = error};
+    log_format(l->path, sizeof l->path, error == -ENOTDIR ? "/dev/null/none" : "/proc/self/fd/-1");
 }
 
 int names_lend(int dirfd, const char *path, bool follow, unsigned flags, struct lent *ret) {
@@ -284,16 +255,14 @@ int names_lend(int dirfd, const char *path, bool follow, unsigned flags, struct 
     }
     guard_depth++;
     int r = names_find_place(&p, dirfd, path, follow, &word), hit = 0;
-    if (r == PLACE_GONE || (r == 0 && names_gone(word))) {
-        lend_nothing(ret);
+    if (r > 0 || (r == 0 && names_gone(word))) {
+        lend_nothing(ret, r == PLACE_NOT_DIR ? -ENOTDIR : -ENOENT);
         hit = 1;
     } else if (r == 0) {
         hit = hidden_from_kernel(word) && names_lend_place(&p, word, flags, ret) == 0;
     }
     if (r == 0) {
         place_close(&p);
-    } else if (r != PLACE_GONE) {
-        ret->error = through_file(dirfd, path);
     }
     guard_depth--;
     return hit;
@@ -334,11 +303,26 @@ enum name_state names_state(int dirfd, const char *path, bool follow) {
     if (r == 0) {
         state = word != 0 ? name_word_state(word) : NAME_NONE;
         place_close(&p);
-    } else if (r == PLACE_GONE) {
-        state = NAME_NO_DIR;
+    } else if (r > 0) {
+        state = r == PLACE_GONE ? NAME_NO_DIR : NAME_NOT_DIR;
     }
     guard_depth--;
     return state;
+}
+
+int names_way(int dirfd, const char *path) {
+    if (!guard_readable(path) || guard_foreign()) {
+        return 0;
+    }
+    guard_depth++;
+    int r = way_check(dirfd, path, WAY_PARENTS);
+    guard_depth--;
+    return r;
+}
+
+int names_way_new(int dirfd, const char *path) {
+    int r = names_way(dirfd, path);
+    return r < 0 ? r : -EEXIST;
 }
 
 int names_publish(int dirfd, const char *path, bool follow) {
@@ -354,8 +338,8 @@ int names_publish(int dirfd, const char *path, bool follow) {
         bool no_dir = word != 0 && name_word_state(word) == NAME_NO_DIR;
         r = no_dir ? -ENOENT : names_clear(word);
         place_close(&p);
-    } else if (found == PLACE_GONE) {
-        r = names_wait(WAIT_ALL, -1);
+    } else if (found > 0) {
+        r = found == PLACE_GONE ? names_wait(WAIT_ALL, -1) : names_way_new(dirfd, path);
     }
     guard_depth--;
     return r < 0 ? r : 0;
@@ -396,10 +380,12 @@ int names_before_open(int dirfd, const char *path, int flags, struct lent *ret) 
     if (r == 0) {
         r = open_hidden(&p, word, flags, ret);
         place_close(&p);
+    } else if (r > 0) {
+        bool slash = path[0] != '\0' && path[strlen(path) - 1] == '/'; // EISDIR, if the way to it is there
+        int way = r == PLACE_GONE ? -ENOENT : -ENOTDIR;
+        r = (flags & O_CREAT) && slash ? way_check(dirfd, path, WAY_PARENTS) : way;
     } else {
-        size_t n = strnlen(path, PATH_MAX);
-        bool makes_dir = (flags & O_CREAT) && n > 0 && path[n - 1] == '/'; // that error comes first
-        r = r == PLACE_GONE ? -ENOENT : makes_dir ? 0 : through_file(dirfd, path);
+        r = 0;
     }
     guard_depth--;
     return r;
@@ -447,8 +433,9 @@ void names_before_mode(int dirfd, const char *path) {
     guard_depth++;
     int dir = os_openat(dirfd, path, O_PATH | O_DIRECTORY | O_CLOEXEC, 0);
     if (dir >= 0) {
+        struct msg q = {.type = MSG_WAIT, .scope = WAIT_DIR, .value = 1};
         names_before_directory(dir, ".");
-        names_wait(WAIT_DIR, dir);
+        client_ask(&q, &dir, 1, NULL, NULL, -1);
         os_close(dir);
     }
     guard_depth--;

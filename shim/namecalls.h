@@ -44,9 +44,9 @@ struct lent {
     struct timespec mtime; // zero: the kernel's
     struct file *own;      // captured and open in this process
     bool pending;          // closed
+    int error;             // with a descriptor of -1: why there is nothing
     uint64_t hash;         // of the name, as in the table
     char path[32];         // "/proc/self/fd/N": for calls that want a path
-    int error;             // where nothing is lent: 0, or what the kernel cannot know (-ENOTDIR, below a hidden file)
 };
 
 /** The table's word for the name, 0 if it is native (or nobody lives who could say). */
@@ -76,15 +76,23 @@ int names_clear(uint64_t word);
 /** What the table says of the name. OPEN, PENDING: its directory does not show it yet (or shows the older file of it);
  *  ABSENT, NO_DIR: its directory still shows it. */
 enum name_state names_state(int dirfd, const char *path, bool follow);
-#define PLACE_GONE 1
+enum { PLACE_GONE = 1, PLACE_NOT_DIR };
 /** The place of a path and its word; a symlink that is going to be deleted or replaced is not followed. 0;
- *  PLACE_GONE: a directory that is going to be deleted, written so that it has no place ("dir/"); or an error: the call
- *  is native. */
+ *  PLACE_GONE: it leads through what is going to be deleted; PLACE_NOT_DIR: through a captured or pending file; or an
+ *  error: the call is native. */
 int names_find_place(struct place *p, int dirfd, const char *path, bool follow, uint64_t *word);
 /** Does the word say that the name is going to be deleted? */
 static inline bool names_gone(uint64_t word) {
     return word != 0 && (name_word_state(word) == NAME_ABSENT || name_word_state(word) == NAME_NO_DIR);
 }
+/** The error of a call that needs the name to be there, or 0. */
+static inline int names_missing(enum name_state s) {
+    return s == NAME_ABSENT || s == NAME_NO_DIR ? -ENOENT : s == NAME_NOT_DIR ? -ENOTDIR : 0;
+}
+/** The error of a call that makes a name, if its directory is going to be deleted or is no directory; or 0. */
+int names_way(int dirfd, const char *path);
+/** The same where names_state has said NOT_DIR: if that is the last component ("file/"), -EEXIST. */
+int names_way_new(int dirfd, const char *path);
 /** For calls that have to find the name itself: names_clear of a path. 0 (go on natively), -ENOENT (its
  *  directory is going to be deleted), or -EIO. */
 int names_publish(int dirfd, const char *path, bool follow);
@@ -112,16 +120,8 @@ void names_before_mode(int dirfd, const char *path);
 
 /** The error that opening the name as a directory meets, whatever the kernel thinks; 0: the kernel knows. */
 static inline int names_no_directory(int dirfd, const char *path) {
-    switch (names_state(dirfd, path, true)) {
-    case NAME_OPEN:
-    case NAME_PENDING:
-        return -ENOTDIR;
-    case NAME_ABSENT:
-    case NAME_NO_DIR:
-        return -ENOENT;
-    default:
-        return 0;
-    }
+    enum name_state s = names_state(dirfd, path, true);
+    return s == NAME_OPEN || s == NAME_PENDING ? -ENOTDIR : names_missing(s);
 }
 
 /** Before a directory is listed by a call that reads by itself: waits for its pending names. */

@@ -113,9 +113,9 @@ static bool in_proc(int dir) {
     return OS_CALL(SYS_fstatfs, dir, &fs, 0, 0, 0, 0) < 0 || fs.f_type == PROC_SUPER_MAGIC;
 }
 
-int place_find(struct place *p, int dirfd, const char *path, bool follow) {
+int place_find(struct place *p, int dirfd, const char *path, bool follow, place_stop *stop) {
     int r = enter(p, dirfd, path);
-    for (int links = 0; follow && r == 0; links++) {
+    for (int links = 0; follow && r == 0 && (stop == NULL || !stop(p)); links++) {
         char target[PATH_MAX];
         ssize_t n = os_readlinkat(p->dir, p->name, target, sizeof target - 1);
         if (n < 0) {

@@ -34,12 +34,15 @@ struct place {
     char name[NAME_CAP];
 };
 
+/** Is what stands at this place no symlink any more, whatever the kernel says? */
+typedef bool place_stop(const struct place *p);
+
 /**
  * Finds the directory and last component of `path`; with `follow`, of what a symlink there points to (which need not
- * exist). 0, or an error: then there is no such directory, or no last component ("a/", ".", "/"), or it leads through
- * /proc: the call is native.
+ * exist), up to where `stop` (or NULL) says so. 0, or an error: then there is no such directory, or no last component
+ * ("a/", ".", "/"), or it leads through /proc: the call is native.
  */
-int place_find(struct place *p, int dirfd, const char *path, bool follow);
+int place_find(struct place *p, int dirfd, const char *path, bool follow, place_stop *stop);
 void place_close(struct place *p);
 
 #endif

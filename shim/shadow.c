@@ -179,6 +179,9 @@ int shadow_make(const struct place *p, int base, bool gone, int flags, mode_t mo
         return SHADOW_NATIVE;
     }
     if (base >= 0) {
+        if (st.st_nlink > 1 || (st.st_mode & (S_ISUID | S_ISGID)) != 0) {
+            return SHADOW_NATIVE; // renamed, and no new file's
+        }
         r = may_open(base, flags);
         r = r < 0 ? r : os_fcntl(base, F_DUPFD_CLOEXEC, base);
         return r < 0 ? r : make_over(p, r, &st, flags, s);

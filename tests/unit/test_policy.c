@@ -110,7 +110,7 @@ Test(policy, place_of_a_name) {
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         struct place p;
         struct stat st;
-        int r = place_find(&p, AT_FDCWD, rows[i].path, rows[i].follow);
+        int r = place_find(&p, AT_FDCWD, rows[i].path, rows[i].follow, NULL);
         if (rows[i].dir == NULL) {
             cr_expect_lt(r, 0, "'%s' has no place", rows[i].path);
             continue;
@@ -131,8 +131,8 @@ Test(policy, place_of_a_long_name) {
         name[i] = 'n';
     }
     name[NAME_CAP] = '\0';
-    cr_expect_eq(place_find(&p, AT_FDCWD, name, true), -ENAMETOOLONG);
+    cr_expect_eq(place_find(&p, AT_FDCWD, name, true, NULL), -ENAMETOOLONG);
     name[NAME_CAP - 1] = '\0';
-    cr_expect_eq(place_find(&p, AT_FDCWD, name, true), 0);
+    cr_expect_eq(place_find(&p, AT_FDCWD, name, true, NULL), 0);
     place_close(&p);
 }
