@@ -61,11 +61,6 @@ FLAGS = [("wct", 12), ("wt", 4), ("wcx", 2), ("bct", 3), ("bc", 3), ("b", 3), ("
 MODES = ["644", "600", "666", "640", "444", "200", "755"]
 
 
-# Not yet as natively (issue 4): a change of a name that another process has open and captured.
-NOT_IN_A_CHILD = ("open", "creat", "fopen", "freopen", "rename", "link", "unlink", "remove", "rmdir", "mkdir",
-                  "symlink")
-
-
 class Script:
     """One sequence: knows roughly what is open, so that most calls mean something."""
 
@@ -88,8 +83,6 @@ class Script:
         line = getattr(self, "op_" + kind)()
         if not line:
             return
-        if how.startswith("fork") and line.startswith(NOT_IN_A_CHILD):
-            how = ""
         self.lines.append(how + line)
 
     def name(self):
@@ -324,7 +317,7 @@ def normal(line, unseen):
     return line
 
 
-def difference(native, shim, script):
+def difference(native, shim, script, normal=normal):
     """The first line that differs, or None."""
     unseen = bool(re.search(r"^(fork|spawnx?|exec|fdopen|fnw) ", script, re.M))
     a, b = [normal(l, unseen) for l in native], [normal(l, unseen) for l in shim]
@@ -356,14 +349,19 @@ def kind_of(how):
 
 
 class Fuzzer:
-    """Two directories, one engine."""
+    """Two directories, one engine. A kind of fuzzer has its program, its scripts and what these prepare."""
+    ops, seeds = OPS, SEEDS
 
     def __init__(self, name, io=None, uid=None, **config):
-        self.box = Box(name, uid=uid, io=io, PATHS="*.ck", REPORT=None, **config)
+        config.setdefault("PATHS", "*.ck")
+        self.box = Box(name, uid=uid, io=io, REPORT=None, **config)
         self.sides = {False: os.path.join(self.box.top, "n"), True: os.path.join(self.box.top, "s")}
         for d in self.sides.values():
             os.mkdir(d)
             self.box.own(d)
+
+    generate = staticmethod(generate)
+    normal = staticmethod(normal)
 
     def prepare(self, side, k, script):
         d = os.path.join(self.sides[side], "%d" % k)
@@ -371,17 +369,23 @@ class Fuzzer:
         self.box.own(d)
         for line in script.splitlines():
             w = line.split(" ")
-            if w[:2] == ["pre", "dir"]:
-                os.makedirs(os.path.join(d, w[2]), exist_ok=True)
-                self.box.own(os.path.join(d, w[2]))
-            elif w[:2] == ["pre", "file"]:
-                p = os.path.join(d, w[2])
-                os.makedirs(os.path.dirname(p), exist_ok=True)
-                with open(p, "wb") as f:
-                    f.write(b"old bytes of mine" * (int(w[3]) // 17) + b"x" * (int(w[3]) % 17))
-                self.box.own(p)
-                os.chmod(p, int(w[4], 8))
-        return d
+            if w[0] == "pre":
+                self.pre(w[1], os.path.join(d, w[2]), w[3:])
+
+    def pre(self, what, path, w):
+        """One line of a script that is done before its program starts."""
+        if what == "dir":
+            os.makedirs(path, exist_ok=True)
+            self.box.own(path)
+        elif what == "file":
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            with open(path, "wb") as f:
+                f.write(b"old bytes of mine" * (int(w[0]) // 17) + b"x" * (int(w[0]) % 17))
+            self.box.own(path)
+            os.chmod(path, int(w[1], 8))
+
+    def remove(self, d):
+        shutil.rmtree(d)
 
     def run_side(self, side, scripts, timeout):
         """(lines of each sequence, its names as seen from outside, what is wrong with the run)."""
@@ -390,7 +394,7 @@ class Fuzzer:
         text = "".join("@ %d\n%s" % (k, s) for k, s in enumerate(scripts))
         wrong = None
         try:
-            r = self.box.run([OPS], cwd=self.sides[side], shim=side, timeout=timeout, input=text)
+            r = self.box.run([self.ops], cwd=self.sides[side], shim=side, timeout=timeout, input=text)
             if r.rc != 0:
                 wrong = "ended with %d: %s" % (r.rc, r.err.strip()[-300:])
             elif r.err.strip():
@@ -400,11 +404,11 @@ class Fuzzer:
             wrong, got = str(e), []
         got += [[] for _ in range(len(scripts) - len(got))]
         dirs = [os.path.join(self.sides[side], "%d" % k) for k in range(len(scripts))]
-        seen = subprocess.run([OPS, "-d"] + dirs, stdout=subprocess.PIPE, text=True, errors="replace", check=True)
+        seen = subprocess.run([self.ops, "-d"] + dirs, stdout=subprocess.PIPE, text=True, errors="replace", check=True)
         for k, (d, lines) in enumerate(zip(dirs, parts(seen.stdout.splitlines()))):
             got[k] += ["outside " + l for l in lines]
             got[k] += ["left behind " + n for top, _, names in os.walk(d) for n in names if n.startswith(".")]
-            shutil.rmtree(d)
+            self.remove(d)
         return got, wrong
 
     def compare(self, scripts, timeout=60):
@@ -413,7 +417,7 @@ class Fuzzer:
         assert wrong is None, "natively: %s\n%s" % (wrong, scripts)
         shim, wrong = self.run_side(True, scripts, timeout)
         for k in range(len(scripts)):
-            how = difference(native[k], shim[k], scripts[k])
+            how = difference(native[k], shim[k], scripts[k], self.normal)
             if how:
                 return k, how + (" (%s)" % wrong if wrong else "")
         return (0, wrong) if wrong else None
@@ -454,11 +458,11 @@ class Fuzzer:
         return "\n".join(lines) + "\n"
 
 
-def kept():
+def kept(seeds=SEEDS):
     """name -> script of the differences found before."""
     out = {}
-    for n in sorted(os.listdir(SEEDS)) if os.path.isdir(SEEDS) else []:
-        with open(os.path.join(SEEDS, n)) as f:
+    for n in sorted(os.listdir(seeds)) if os.path.isdir(seeds) else []:
+        with open(os.path.join(seeds, n)) as f:
             out[n] = f.read()
     return out
 
@@ -470,13 +474,13 @@ def hunt(fuzzer, seeds, at_once=10, stop=None):
     for i in range(0, len(seeds), at_once):
         left = seeds[i:i + at_once]
         while left:
-            hit = fuzzer.compare([generate(s) for s in left])
+            hit = fuzzer.compare([fuzzer.generate(s) for s in left])
             if not hit:
                 done += len(left)
                 break
             k, how = hit
             done += k + 1
-            script = generate(left[k])
+            script = fuzzer.generate(left[k])
             alone = fuzzer.fails(script, tries=3)
             if alone:
                 script = fuzzer.shrink(script, kind_of(alone))

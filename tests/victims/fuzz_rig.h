@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 //
-// What fuzz_ops is made of besides its calls: the trace it prints, the bytes it writes, the hash of what it reads, its
-// descriptors and FILEs.
+// What fuzz_ops and name_ops are made of besides their calls: the trace that they print, the bytes they write, the hash
+// of what they read, their descriptors and FILEs.
 // Nothing here depends on time, addresses or inode numbers: two runs of a script print the same.
 
 #pragma once
@@ -21,6 +21,7 @@
 #define POOL_BYTES (9 << 20)
 #define LONG_AGO   1000000000 // times before are those that a script has set
 #define SLOTS      8
+#define MAYBE      __attribute__((unused)) // by one of the programs
 #define FDS        64 // no script opens more
 
 static unsigned char *pool;
@@ -125,7 +126,7 @@ static void say_content(const char *name) {
     say(" bytes=%ld hash=%016lx", all, (unsigned long)h);
 }
 
-static void say_name(const char *name) {
+MAYBE static void say_name(const char *name) {
     struct stat st;
     say("  %s:", name);
     if (lstat(name, &st) < 0) {
@@ -185,7 +186,7 @@ static int flags_of(const char *w) {
     return flags;
 }
 
-static int whence_of(const char *w) {
+MAYBE static int whence_of(const char *w) {
     return !strcmp(w, "cur") ? SEEK_CUR : !strcmp(w, "end") ? SEEK_END : !strcmp(w, "data") ? SEEK_DATA
          : !strcmp(w, "hole") ? SEEK_HOLE : SEEK_SET;
 }
@@ -201,7 +202,7 @@ static bool is_of(int fd, const struct stat *st) {
 }
 
 // An open descriptor on this inode that the shim has no reason to know.
-static bool has_stranger(const struct stat *st) {
+MAYBE static bool has_stranger(const struct stat *st) {
     for (int i = 0; i < SLOTS; i++) {
         if ((!slots[i].writes && is_of(slots[i].fd, st)) ||
             (files[i] && !file_writes[i] && is_of(fileno(files[i]), st))) {
@@ -211,7 +212,7 @@ static bool has_stranger(const struct stat *st) {
     return false;
 }
 
-static bool has_open(const struct stat *st) {
+MAYBE static bool has_open(const struct stat *st) {
     for (int fd = 3; fd < FDS; fd++) {
         if (is_of(fd, st)) {
             return true;
@@ -222,7 +223,7 @@ static bool has_open(const struct stat *st) {
 
 // Deviation by design (P3), left out of both runs: a save over an old file makes another inode, so who has the old one
 // open for reading goes on reading the old bytes, where natively they are cut off.
-static bool replaces_under_reader(const char *name, int flags) {
+MAYBE static bool replaces_under_reader(const char *name, int flags) {
     struct stat st;
     if ((flags & O_ACCMODE) == O_WRONLY && (flags & O_TRUNC) && stat(name, &st) == 0 && has_stranger(&st)) {
         say(" = (not done: a reader has the old file)");

@@ -1,0 +1,98 @@
+#!/usr/bin/python3
+# SPDX-License-Identifier: MIT
+# run-as: root
+# timeout: 110
+#
+# Proves that two processes and their children see, while deletions, renames and new files are queued, the names, errors
+# and content that they would see natively, and leave the same tree. How: tests/lib/namefuzz.py with an engine that
+# publishes nothing before it is waited for (FASTCKPT_BREAK=9), as root and another user. Cannot see races, crashes.
+#   namefuzz.py SEED...   these seeds   namefuzz.py FILE...   these scripts   namefuzz.py -p SEED   prints the script
+
+import os
+import subprocess
+import sys
+import time
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+args, sys.argv[1:] = sys.argv[1:], []
+from fc import *  # noqa: E402,F403
+from canaries import engine  # noqa: E402
+import fuzzing  # noqa: E402
+import namefuzz  # noqa: E402
+
+SECONDS = 4.0  # of new seeds for each of two variants
+SEEDS = 200
+FIRST = int(os.environ.get("SEED") or 0) * 1000000 + 1
+
+
+def holds(held):
+    """What is closed has no name yet, and what is deleted still has one, for who is not of the job."""
+    box = Box("held", ENGINE=held)
+    write_file(box.d + "/old.pt", 9)
+    code = """if 1:
+        import os, sys
+        open("new.pt", "wb").write(b"x" * 9)
+        os.unlink("old.pt")
+        print([os.path.exists(n) for n in ("new.pt", "old.pt")], flush=True)
+        sys.stdin.readline()"""
+    p = box.start([PYTHON, "-c", code], stdin=subprocess.PIPE)
+    assert p.stdout.readline() == "[True, False]\n"
+    assert os.listdir(box.d) == ["old.pt"], "something was done before it was waited for"
+    p.communicate("\n", timeout=20)
+    assert p.returncode == 0 and os.listdir(box.d) == ["new.pt"]
+    box.close()
+
+
+def kept(fuzzer):
+    scripts = fuzzing.kept(namefuzz.SEEDS)
+    hit = fuzzer.compare(list(scripts.values()))
+    assert not hit, "%s: %s" % (list(scripts)[hit[0]], hit[1])
+
+
+def seeds(fuzzer, first):
+    end = time.monotonic() + SECONDS
+    done, found = fuzzing.hunt(fuzzer, range(first, first + SEEDS), stop=lambda *_: time.monotonic() > end)
+    say("%d sequences from seed %d" % (done, first))
+    for f in found:
+        say(fuzzing.show(*f))
+    assert not found, "; ".join("seed %s: %s" % f[:2] for f in found)
+
+
+def fuzzers(held):
+    for i, (io, uid, everything) in enumerate(namefuzz.VARIANTS):
+        yield "%s-%s" % (io, "user" if uid else "root"), FIRST + SEEDS * i, namefuzz.NameFuzzer(
+            "names-%d" % i, io=io, uid=uid, everything=everything, ENGINE=held)
+
+
+def by_hand(words):
+    if words[0] == "-p":
+        say(namefuzz.generate(int(words[1])))
+        return
+    for name, _, fuzzer in fuzzers(engine(9)):
+        for w in words:
+            if w.isdigit():
+                for f in fuzzing.hunt(fuzzer, [int(w)])[1]:
+                    say(fuzzing.show(*f))
+            else:
+                with open(w) as f:
+                    say("%s, %s: %s" % (w, name, fuzzer.fails(f.read()) or "the same"))
+
+
+def main():
+    if args:
+        by_hand(args)
+        return
+    held = engine(9)
+    with case("names_held"):
+        holds(held)
+    for name, first, fuzzer in list(fuzzers(held))[:2]:
+        with case("names_kept_" + name):
+            kept(fuzzer)
+        with case("names_seeds_" + name):
+            seeds(fuzzer, first)
+        fuzzer.box.close()
+    finish()
+
+
+main()
