@@ -11,6 +11,9 @@
 #include <unistd.h>
 
 static inline bool leave_alone(void) {
+    if (UNLIKELY(client_tables() == NULL)) {
+        names_look_late();
+    }
     return LIKELY(names_native()) || guard_foreign();
 }
 

@@ -19,6 +19,8 @@
 
 #define OPENED_MAX 64
 
+#define LOOK_AGAIN_NS INT64_C(200000000)
+
 _Atomic bool names_looked;
 
 void names_after_fork(void) {
@@ -56,6 +58,15 @@ static bool any_socket(int dir) {
         at += e->len;
     }
     return n < 0 || n > (long)sizeof buf - 512; // not to be seen, or more than one look shows: ask
+}
+
+void names_look_late(void) {
+    static _Atomic int64_t next;
+    int64_t now = os_now_ns(CLOCK_MONOTONIC_COARSE);
+    if (client_tables() == NULL && now >= atomic_load_explicit(&next, memory_order_relaxed)) {
+        atomic_store_explicit(&next, now + LOOK_AGAIN_NS, memory_order_relaxed);
+        names_look_again();
+    }
 }
 
 void names_look_again(void) {

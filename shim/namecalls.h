@@ -24,6 +24,8 @@ static inline bool names_idle(void) {
 /** Looks, once a process, whether there is an engine: its names are this process's as well. */
 extern _Atomic bool names_looked;
 void names_look(void);
+/** Looks now and then while there is none: for changes of names, which have their place in the order of others. */
+void names_look_late(void);
 /** Looks once more. */
 void names_look_again(void);
 /** Fork handler of the child: it has to look for itself. */

@@ -230,7 +230,37 @@ def stranger_in_between():
         fs.free()
 
 
+def from_before():
+    """Who was there before the engine, and captures nothing, keeps the order as well."""
+    fs = LoopFS("before", 400)
+    box = Box("before", base=os.path.join(fs.at, "b"), STAGING="192M")
+    cleaner = "import os; os.path.exists('old.pt'); print(1, flush=True); input(); os.unlink('old.pt')"
+    saver = "open('new.pt', 'wb').write(b'n' * (48 << 20)); print(2, flush=True); input()"
+    try:
+        write_file(box.d + "/old.pt", 5000)
+        c = box.start([PYTHON, "-c", cleaner], stdin=subprocess.PIPE)
+        assert c.stdout.readline() == "1\n"
+        time.sleep(0.3)
+        fs.throttle(30 * MIB)
+        s = box.start([PYTHON, "-c", saver], stdin=subprocess.PIPE)
+        assert s.stdout.readline() == "2\n"
+        c.stdin.write("\n"), c.stdin.flush()
+        seen = set()
+        while "new.pt" not in seen:
+            seen = set(os.listdir(box.d))
+            assert "old.pt" in seen or "new.pt" in seen, "deleted before what was closed before it was there"
+        fs.throttle(0)
+        s.stdin.write("\n"), s.stdin.flush()
+        assert c.wait(60) == 0 and s.wait(60) == 0
+        box.wait()
+        assert os.listdir(box.d) == ["new.pt"]
+    finally:
+        fs.throttle(0)
+        box.close()
+        fs.free()
+
+
 run_cases([("seen-%s-%s" % (w, io), lambda w=w, io=io: seen_as_natively(w, io))
            for w, io in (("root", "uring"), ("user", "threads"))] +
           [("room-" + io, lambda io=io: makes_room(io)) for io in ("uring", "threads")] +
-          [(f.__name__, f) for f in (by_others, stranger_in_between)])
+          [(f.__name__, f) for f in (by_others, stranger_in_between, from_before)])

@@ -79,7 +79,8 @@ def proc(*args, **kw):
 
 def copying(mode):
     """While threads copy a large write."""
-    return lambda: same([victim("proc_copy"), mode], env={"FASTCKPT_COPY_THREADS": "4"}, used=not mode.startswith("_exit"))
+    used = not mode.startswith("_exit")
+    return lambda: same([victim("proc_copy"), mode], env={"FASTCKPT_COPY_THREADS": "4"}, used=used)
 
 
 def fds(kind):
@@ -290,7 +291,8 @@ def twice():
         same([victim("proc")] + mode, env={"FASTCKPT_ENGINE": BIN}, preload="{}:" + copy)
 
 
-COPYING = ["large", "fork", "signals", "cancel", "ids", "vfork", "exit", "_exit", "exit-over", "_exit-over", "exec", "last",
+COPYING = ["large", "fork", "signals", "cancel", "ids", "vfork", "exit", "_exit", "exit-over", "_exit-over", "exec",
+           "last",
            "unmap"]
 MODES = ["plain", "spawn", "clone", "rawfork", "badexec", "execopen", "daemonise", "handler", "exit-thread"]
 run_cases([(m, lambda m=m: proc(m)) for m in MODES] +
