@@ -262,7 +262,10 @@ static ssize_t write_once(struct file *f, int fd, const struct iovec *iov, int n
     }
     if (r == 0 && file_is_native(f)) {
         r = kernel_write(fd, iov, n, at);
-        f->bytes_native += r > 0 ? (uint64_t)r : 0;
+        if (r > 0) {
+            f->bytes_native += (uint64_t)r;
+            file_touch(f); // what was staged before has its times set at the end
+        }
     } else if (r == 0) {
         ssize_t len = n > 0 && n <= IOV_MAX ? total(iov, n) : -1;
         r = len > 0 ? captured(f, fd, iov, n, (size_t)len, at) : kernel_write(fd, iov, n, at);

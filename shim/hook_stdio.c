@@ -208,31 +208,35 @@ int hook_fflush_unlocked(FILE *fp) {
     return REAL(fflush_unlocked) != NULL ? flushed(real.fflush_unlocked(fp), fp, writes) : EOF;
 }
 
-// `to`: not before this offset.
-static void before_seek(FILE *fp, off_t to) {
+// Where the FILE moves to, from where libc writes next; 0 if only libc can say. From here is from the FILE's own
+// position: a write to the descriptor has moved the kernel's further.
+static off_t destination(FILE *fp, off_t off, int whence) {
+    off_t from = whence == SEEK_SET ? 0 : whence == SEEK_CUR ? ftello(fp) : -1, to;
+    return from < 0 || __builtin_add_overflow(from, off, &to) || to < 0 ? 0 : to;
+}
+
+static void before_seek(FILE *fp, off_t off, int whence) {
     int fd = number(fp);
     struct file *f = hook_captured(fd);
     if (UNLIKELY(f != NULL)) {
-        file_before_libc(f, fd, to);
+        file_before_libc(f, fd, destination(fp, off, whence));
     }
 }
 
 int hook_fseek(FILE *fp, long off, int whence) {
-    // Forwards from here is behind all that is staged; for the end, libc asks the kernel.
-    bool forwards = whence == SEEK_CUR && off >= 0;
-    before_seek(fp, forwards ? -1 : whence == SEEK_SET && off > 0 ? off : 0);
+    before_seek(fp, off, whence);
     return REAL(fseek) != NULL ? real.fseek(fp, off, whence) : -1;
 }
 
 void hook_rewind(FILE *fp) {
-    before_seek(fp, 0);
+    before_seek(fp, 0, SEEK_SET);
     if (REAL(rewind) != NULL) {
         real.rewind(fp);
     }
 }
 
 int hook_fsetpos(FILE *fp, const fpos_t *pos) {
-    before_seek(fp, 0);
+    before_seek(fp, 0, SEEK_SET);
     return REAL(fsetpos) != NULL ? real.fsetpos(fp, pos) : -1;
 }
 
