@@ -178,6 +178,21 @@ static int rename_source(struct engine *e, const struct entry *en, struct file_s
     return f->fd_own < 0 ? f->fd_own : 0;
 }
 
+/** Holds what the rename replaces: whoever has it open sees that it has lost its name, and its number is no other's as
+ *  long as that is said. The client has just looked it up: the kernel has it in memory. */
+static void rename_target(struct file_slot *f, const struct file_slot *there, enum name_state state) {
+    struct stat s;
+    bool pending = there && state == NAME_PENDING;
+    int fd = pending                         ? os_fcntl(there->fd_own, F_DUPFD, 3)
+             : there && state == NAME_ABSENT ? -ENOENT
+                                             : os_openat(f->fd_to, f->to, O_PATH | O_NOFOLLOW, 0);
+    if (fd >= 0 && os_fstat(fd, &s) == 0) {
+        f->fd_prog = fd;
+        f->over_dev = s.st_dev;
+        f->over_ino = s.st_ino;
+    }
+}
+
 enum verdict changes_rename(struct engine *e, struct entry *en) {
     const struct msg_change *m = &en->msg.u.change;
     struct stat from, to;
@@ -214,5 +229,6 @@ enum verdict changes_rename(struct engine *e, struct entry *en) {
         f->fd_own = 0;
         return entries_say(e, en, 0);
     }
+    rename_target(f, there, state);
     return queue(e, en, (unsigned)slot);
 }

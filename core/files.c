@@ -264,7 +264,7 @@ static void release_now(struct engine *e, unsigned slot) {
     atomic_store(&e->p.t->files[slot].id, 0);
     int32_t *recorded[4] = {&f->fd_prog, &f->fd_own, &f->fd_dir, &f->fd_to};
     // Its last close deletes the inode.
-    bool slow = f->kind == SLOT_UNLINK || (f->kind == SLOT_FILE && !f->linked && !(f->flags & OPEN_FOLLOWED));
+    bool slow = f->kind != SLOT_FILE || (!f->linked && !(f->flags & OPEN_FOLLOWED));
     for (int i = 0; i < 4; i++) {
         if (c && slow) {
             c->fds[i] = *recorded[i];

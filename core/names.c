@@ -20,13 +20,17 @@ struct said {
     enum name_state state;
 };
 
-/** Fills `s` (room for two). Returns how many. */
+#define SAID_MAX 3
+
+/** Fills `s` (room for SAID_MAX). Returns how many. An inode that is going to lose its name is hashed with an empty
+ *  one: for whoever has it open, it has no link. */
 static unsigned said_by(const struct file_slot *f, struct said *s) {
     s[0].hash = hash_of(f->dir_dev, f->dir_ino, f->name);
     switch (f->kind) {
     case SLOT_UNLINK:
         s[0].state = NAME_ABSENT;
-        return 1;
+        s[1] = (struct said){hash_of(f->dev, f->ino, ""), NAME_ABSENT};
+        return 2;
     case SLOT_RMDIR:
         s[0].state = NAME_ABSENT;
         s[1] = (struct said){hash_of(f->dev, f->ino, ""), NAME_NO_DIR};
@@ -34,7 +38,8 @@ static unsigned said_by(const struct file_slot *f, struct said *s) {
     case SLOT_RENAME:
         s[0].state = NAME_ABSENT;
         s[1] = (struct said){hash_of(f->to_dev, f->to_ino, f->to), NAME_PENDING};
-        return 2;
+        s[2] = (struct said){hash_of(f->over_dev, f->over_ino, ""), NAME_ABSENT};
+        return f->over_ino ? 3 : 2;
     default:
         s[0].state = f->flags & OPEN_FOLLOWED || f->linked ? NAME_FOLLOWED
                      : f->state == FILE_OPEN               ? NAME_OPEN
@@ -75,14 +80,14 @@ static void put(struct pair *p, unsigned slot, const struct said *s) {
         }
     }
     if (target == NAMES_SLOTS) {
-        return; // cannot happen: twice as many slots as names
+        return; // cannot happen: there are more slots than names
     }
     atomic_fetch_add_explicit(&t->names_count, 1, memory_order_seq_cst);
     atomic_store_explicit(&t->names[target], name_word(hash, s->state, slot), memory_order_seq_cst);
 }
 
 void names_put(struct pair *p, unsigned slot) {
-    struct said s[2];
+    struct said s[SAID_MAX];
     atomic_fetch_add(&p->t->ways_gone, p->st->files[slot].way); // before the words: who sees one walks
     unsigned n = said_by(&p->st->files[slot], s);
     for (unsigned i = 0; i < n; i++) {
@@ -104,16 +109,19 @@ static void sweep(struct tables *t, size_t at) {
 static bool says(const struct file_slot *f, uint64_t hash, struct said *s) {
     bool silent = f->state == FILE_FREE || f->dropped || f->unnamed || (f->state == FILE_CLOSED && f->done);
     unsigned n = silent ? 0 : said_by(f, s);
-    if (n > 1 && s[1].hash == hash) {
-        s[0] = s[1];
+    for (unsigned i = 0; i < n; i++) {
+        if (s[i].hash == hash) {
+            s[0] = s[i];
+            return true;
+        }
     }
-    return n > 0 && s[0].hash == hash;
+    return false;
 }
 
 /** The word that has the last say once `gone` is silent: an older entry may not have been carried out yet. 0: none. */
 static uint64_t word_below(const struct pair *p, unsigned gone, uint64_t hash) {
     uint64_t word = 0, id = 0;
-    struct said s[2];
+    struct said s[SAID_MAX];
     for (unsigned i = 0; i < FILES_MAX; i++) {
         const struct file_slot *f = &p->st->files[i];
         if (i != gone && f->id > id && says(f, hash, s)) {
@@ -147,7 +155,7 @@ static void take_out(struct pair *p, unsigned slot, uint64_t hash) {
 }
 
 void names_remove(struct pair *p, unsigned slot) {
-    struct said s[2];
+    struct said s[SAID_MAX];
     unsigned n = said_by(&p->st->files[slot], s);
     for (unsigned i = 0; i < n; i++) {
         take_out(p, slot, s[i].hash);
@@ -178,7 +186,7 @@ void names_rebuild(struct pair *p) {
         uint64_t w = atomic_load_explicit(&t->names[i], memory_order_relaxed);
         if (w != 0 && w != NAME_GONE) {
             const struct file_slot *f = &p->st->files[name_word_file(w) % FILES_MAX];
-            struct said s[2];
+            struct said s[SAID_MAX];
             if (!says(f, w & NAME_HASH_MASK, s)) {
                 atomic_store_explicit(&t->names[i], NAME_GONE, memory_order_release);
                 continue;

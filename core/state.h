@@ -88,6 +88,7 @@ struct file_slot {
     uint32_t base;             // RENAME of a captured file: its slot,
     uint64_t base_id;          // ... and id; 0: none
     uint64_t to_dev, to_ino;   // RENAME
+    uint64_t over_dev, over_ino; // RENAME: of the inode that it replaces, held by fd_prog; 0: none
     uint64_t publish;          // place in the commit queue: number of the close or sync entry; 0: not in it
     uint64_t sync_wanted;      // sync everything up to this number ...
     uint64_t synced;           // ... done up to this number

@@ -75,6 +75,9 @@ static int corrected(int r, int fd, struct stat *st) {
             file_fix_stat(f, st);
         }
     }
+    if (r == 0 && st->st_nlink == 1 && UNLIKELY(!names_native()) && names_deleted(st)) {
+        st->st_nlink = 0;
+    }
     return r;
 }
 
@@ -191,8 +194,8 @@ int hook_statx(int dirfd, const char *path, int flags, unsigned mask, struct sta
     }
     r = (int)NATIVE(statx, SYS_statx, dirfd, path, flags, mask, x);
     struct stat st;
-    if (r == 0 && by_descriptor(path, flags) && UNLIKELY(fd_peek(dirfd) != NULL || x->stx_nlink == 0) &&
-        os_fstat(dirfd, &st) == 0) {
+    if (r == 0 && by_descriptor(path, flags) &&
+        UNLIKELY(fd_peek(dirfd) != NULL || x->stx_nlink == 0 || !names_native()) && os_fstat(dirfd, &st) == 0) {
         r = corrected(0, dirfd, &st);
         put_statx(x, &st);
     }
