@@ -5,6 +5,7 @@
 // found out already; where that cannot be known (a name open elsewhere, no room), the client waits and asks the kernel.
 
 #include "breakpoint.h"
+#include "broken.h"
 #include "engine.h"
 #include "log.h"
 #include "names.h"
@@ -27,6 +28,17 @@ unsigned changes_before(const struct engine *e, uint64_t number) {
 static int take_slot(struct engine *e, const struct entry *en) {
     int slot = files_crowded(en) ? -ENFILE : files_free_slot(e, en);
     return slot >= 0 ? slot : e->commit.n_queue > 0 ? -EAGAIN : -EMFILE;
+}
+
+/** While a device is broken, nothing is deleted or replaced, and the program is told. What may lift that, and is in the
+ *  queue before this entry, is waited for. True: *v is the verdict. */
+static bool is_refused(struct engine *e, struct entry *en, enum verdict *v) {
+    if (!state_broken(e->p.st)) {
+        return false;
+    }
+    bool hope = commit_before(&e->commit, en->msg.number, broken_hopes, e->p.st) > 0;
+    *v = hope ? WAIT : entries_say(e, en, -EIO);
+    return true;
 }
 
 /** The last steps of every change: the slot is filled. */
@@ -94,6 +106,10 @@ static enum verdict remove_dir(struct engine *e, struct entry *en) {
         en->msg.value = 1;
         return entries_say(e, en, 0);
     }
+    enum verdict refusal;
+    if (is_refused(e, en, &refusal)) {
+        return refusal;
+    }
     int slot = take_slot(e, en);
     if (slot < 0) {
         return slot == -EAGAIN ? WAIT : entries_say(e, en, slot);
@@ -117,6 +133,10 @@ enum verdict changes_remove(struct engine *e, struct entry *en) {
     }
     if (os_fstat(en->fds[0], &dir) < 0) {
         return entries_say(e, en, -EBADF);
+    }
+    enum verdict refusal;
+    if (is_refused(e, en, &refusal)) {
+        return refusal;
     }
     int slot = take_slot(e, en);
     if (slot < 0) {
@@ -193,12 +213,27 @@ static void rename_target(struct file_slot *f, const struct file_slot *there, en
     }
 }
 
+/** Is there something under the new name? The client has just looked it up: this waits for no disk. */
+static bool replaces(const struct engine *e, const struct entry *en, const struct stat *to) {
+    struct stat s;
+    enum name_state state;
+    const char *name = en->msg.u.change.to;
+    if (names_latest(&e->p, to->st_dev, to->st_ino, name, &state)) {
+        return state != NAME_ABSENT;
+    }
+    return os_fstatat(en->fds[1], name, &s, AT_SYMLINK_NOFOLLOW) == 0;
+}
+
 enum verdict changes_rename(struct engine *e, struct entry *en) {
     const struct msg_change *m = &en->msg.u.change;
     struct stat from, to;
     enum name_state state;
     if (os_fstat(en->fds[0], &from) < 0 || os_fstat(en->fds[1], &to) < 0) {
         return entries_say(e, en, -EBADF);
+    }
+    enum verdict refusal;
+    if (replaces(e, en, &to) && is_refused(e, en, &refusal)) {
+        return refusal;
     }
     int slot = take_slot(e, en);
     if (slot < 0) {

@@ -5,6 +5,7 @@
 // has been published already (fsync). Their files' slots are files.c's.
 
 #include "breakpoint.h"
+#include "broken.h"
 #include "engine.h"
 #include "log.h"
 #include "os.h"
@@ -305,6 +306,7 @@ void clients_status(struct engine *e, struct status *s) {
         s->pending_bytes += writer_bytes(&e->writer, e->commit.queue[i]);
         retry_tell(f, s);
     }
+    broken_tell(st, s);
     log_format(s->backend, sizeof s->backend, "%s", io_name(e->io));
     log_format(s->note, sizeof s->note, "%s", st->note);
 }

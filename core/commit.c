@@ -5,6 +5,7 @@
 #include "commit.h"
 
 #include "breakpoint.h"
+#include "broken.h"
 #include "log.h"
 #include "names.h"
 #include "os.h"
@@ -158,6 +159,16 @@ void commit_fail(struct commit *c, unsigned slot, int error, const char *what) {
     }
 }
 
+void commit_fail_disk(struct commit *c, unsigned slot, int error, const char *what) {
+    struct file_slot *f = slot_file(c, slot);
+    char dir[128];
+    if (!f->error && !f->dropped) {
+        directory_of(f, dir, sizeof dir);
+        broken_note(c->p, f, error, dir);
+    }
+    commit_fail(c, slot, error, what);
+}
+
 // ---- Syncing
 
 static void sync_run(struct io_job *job) {
@@ -180,7 +191,7 @@ static void sync_done(struct io_job *job) {
         unsigned slot = b->slots[i];
         c->run[slot].syncing = false;
         if (b->result[i] < 0) {
-            commit_fail(c, slot, b->result[i], "making it durable");
+            commit_fail_disk(c, slot, b->result[i], "making it durable");
         } else {
             slot_file(c, slot)->synced = c->run[slot].sync_to;
             BREAK_POINT("sync-marked");
@@ -282,10 +293,11 @@ static void publish_done(struct io_job *job) {
         }
         c->run[slot].queued = false;
         remove_from(c->queue, &c->n_queue, slot);
+        broken_turn(c->p, f, c->batch_result[i]);
         if (c->batch_result[i] < 0) {
             bool behind = c->batch_result[i] == -ECANCELED;
             publish_give_up(f);
-            commit_fail(c, slot, c->batch_result[i], behind ? "an earlier file had failed" : naming(f));
+            commit_fail_disk(c, slot, c->batch_result[i], behind ? "an earlier file had failed" : naming(f));
         } else {
             retry_done(f, r);
             c->p->st->published += f->kind == SLOT_FILE;
@@ -302,7 +314,8 @@ static void publish_start(struct commit *c) {
     if (c->publishing || c->held || c->n_queue == 0) {
         return;
     }
-    unsigned most = c->p->st->plain ? 1 : PUBLISH_BATCH;
+    // With a device that is broken, what one may do depends on how the one before it went.
+    unsigned most = c->p->st->plain || state_broken(c->p->st) ? 1 : PUBLISH_BATCH;
     c->n_batch = 0;
     for (unsigned i = 0; i < c->n_queue && c->n_batch < most; i++) {
         unsigned slot = c->queue[i];

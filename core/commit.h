@@ -74,6 +74,8 @@ unsigned commit_before(const struct commit *c, uint64_t number, bool (*match)(co
                        const void *arg);
 /** Marks the file as failed, once: it is never published and what is queued behind it deletes and replaces nothing. */
 void commit_fail(struct commit *c, unsigned slot, int error, const char *what);
+/** The same for a step of its disk's: the device may be broken (broken.h). */
+void commit_fail_disk(struct commit *c, unsigned slot, int error, const char *what);
 /** Removes a dropped or failed file from the queue. */
 void commit_forget(struct commit *c, unsigned slot);
 

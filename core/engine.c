@@ -74,7 +74,7 @@ static void writer_freed(void *arg, unsigned chunk) {
 
 static void writer_failed(void *arg, unsigned slot, int error, const char *what) {
     struct engine *e = arg;
-    commit_fail(&e->commit, slot, error, what);
+    commit_fail_disk(&e->commit, slot, error, what);
     e->progress = true;
 }
 

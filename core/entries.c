@@ -302,8 +302,9 @@ static enum verdict do_wait(struct engine *e, struct entry *en) {
         return WAIT;
     }
     // Behind a failure nothing that deletes or replaces is executed (P6).
-    bool behind = en->msg.scope == WAIT_ALL && !e->p.st->clients[client].tool &&
-                  state_behind_failure(e->p.st, en->msg.number);
+    bool change = en->msg.scope == WAIT_CHANGE, all = en->msg.scope == WAIT_ALL || change;
+    bool behind = all && !e->p.st->clients[client].tool && state_behind_failure(e->p.st, en->msg.number);
+    behind |= change && state_broken(e->p.st);
     return entries_say(e, en, behind ? -EIO : 0);
 }
 

@@ -194,7 +194,7 @@ void names_rebuild(struct pair *p) {
             count++;
         }
     }
-    atomic_store(&t->names_count, count);
+    atomic_store(&t->names_count, count + state_broken(p->st)); // see broken.h
     for (unsigned i = 0; i < FILES_MAX; i++) {
         if (p->st->files[i].state != FILE_FREE && !p->st->files[i].dropped && !p->st->files[i].unnamed) {
             names_put(p, i);

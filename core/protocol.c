@@ -129,7 +129,7 @@ static bool check_body(const struct msg *m) {
     case MSG_SYNC:
         return !(m->scope & ~(SYNC_PUBLISH | SYNC_SPAWNED | SYNC_QUIET | SYNC_LOG | SYNC_INODE));
     case MSG_WAIT:
-        return m->scope <= WAIT_SPACE;
+        return m->scope <= WAIT_CHANGE;
     case MSG_STATUS:
         return terminated(m->u.status.backend, sizeof m->u.status.backend) &&
                terminated(m->u.status.note, sizeof m->u.status.note);

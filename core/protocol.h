@@ -25,7 +25,7 @@
 #include <sys/types.h>
 #include <time.h>
 
-#define MSG_MAGIC   0x6b636632u // changes with every change of a layout: both files come from one build
+#define MSG_MAGIC   0x6b636633u // changes with every change of a layout: both files come from one build
 #define MSG_FDS_MAX 3
 #define EXTENTS_MAX 16
 #define WHERE_CAP   240 // where the program opened a file, as text
@@ -81,7 +81,8 @@ enum {
     REMOVE_DIR = 1, // a directory; it is empty but for names that are going to be deleted
     REMOVE_EMPTY = 2
 };                                                               // ... and has none of these either
-enum wait_scope { WAIT_ALL, WAIT_DIR, WAIT_CLIENT, WAIT_SPACE }; // SPACE: and has given back its space
+// SPACE: and has given back its space. CHANGE: all, before the sender deletes or replaces something by itself.
+enum wait_scope { WAIT_ALL, WAIT_DIR, WAIT_CLIENT, WAIT_SPACE, WAIT_CHANGE };
 
 struct msg_hello {
     uint32_t magic;       // MSG_MAGIC
@@ -166,6 +167,8 @@ struct status {
     uint32_t retry_seconds; // since the first of these failures
     char retry[NAME_CAP];   // the file that it held up
     int32_t retry_error;    // and its errno, negative
+    uint32_t broken;        // devices on which something has failed: nothing is deleted or replaced
+    char broken_text[220];  // the first of them: which, why, since when
 };
 
 struct msg_leave { // question: wait (0: do not). Answer: the rest

@@ -5,6 +5,7 @@
 #include "publish.h"
 
 #include "breakpoint.h"
+#include "broken.h"
 #include "log.h"
 #include "os.h"
 #include "retry.h"
@@ -134,6 +135,11 @@ static bool beaten(const struct file_slot *f) {
     return true;
 }
 
+/** Does something stand in the way of a deletion or a replacement: a failure before it, or a broken device (P6)? */
+static bool is_forbidden(const struct state *st, const struct file_slot *f) {
+    return state_behind_failure(st, f->publish) || broken_forbids(st, f);
+}
+
 /** `*new_name`: a name was made where there was none. */
 static int name_one(struct state *st, struct file_slot *f, bool *new_name) {
     bool redone = st->generation > 1 && is_our_inode(f, f->fd_dir, f->name);
@@ -142,7 +148,7 @@ static int name_one(struct state *st, struct file_slot *f, bool *new_name) {
     }
     if (f->flags & OPEN_HIDDEN) {
         struct stat s;
-        if (state_behind_failure(st, f->publish) && os_fstatat(f->fd_dir, f->name, &s, AT_SYMLINK_NOFOLLOW) == 0) {
+        if (is_forbidden(st, f) && os_fstatat(f->fd_dir, f->name, &s, AT_SYMLINK_NOFOLLOW) == 0) {
             return -ECANCELED;
         }
         return beaten(f) ? 0 : io_calls.renameat(f->fd_dir, f->hidden, f->fd_dir, f->name);
@@ -150,7 +156,7 @@ static int name_one(struct state *st, struct file_slot *f, bool *new_name) {
     int r = io_calls.link_fd(f->fd_own, f->fd_dir, f->name);
     *new_name = r == 0;
     if (r == -EEXIST) {
-        r = state_behind_failure(st, f->publish) ? -ECANCELED : beaten(f) ? 0 : replace(f);
+        r = is_forbidden(st, f) ? -ECANCELED : beaten(f) ? 0 : replace(f);
     }
     // The directory was deleted with all in it, as it would have been natively; or this inode was published by an
     // engine that died, and replaced since.
@@ -160,10 +166,13 @@ static int name_one(struct state *st, struct file_slot *f, bool *new_name) {
 /** A deletion or a rename. What is not as it was at the call has been changed by a stranger since, or by an engine that
  *  died after it: it is left alone. */
 static int change_one(struct state *st, struct file_slot *f) {
+    struct stat s;
     if (f->linked) {
         return 0;
     }
-    if (state_behind_failure(st, f->publish)) {
+    // To give a new name to what is complete replaces nothing: so a save gets through while a device is broken.
+    bool new_name = f->kind == SLOT_RENAME && os_fstatat(f->fd_to, f->to, &s, AT_SYMLINK_NOFOLLOW) == -ENOENT;
+    if (new_name ? state_behind_failure(st, f->publish) : is_forbidden(st, f)) {
         return -ECANCELED;
     }
     if (!is_our_inode(f, f->fd_dir, f->name)) {

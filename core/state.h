@@ -17,6 +17,7 @@
 #define CONNS_MAX    1024
 #define ENTRIES_MAX  8192
 #define FAILURES_MAX 64
+#define BROKEN_MAX   8
 #define STATE_MAGIC  0x7374617465312e30ull
 #define NO_CLIENT    0xffffffffu
 
@@ -124,6 +125,17 @@ struct failure {
     char text[FAILURE_CAP];
 };
 
+/** A device on which something has failed for good (broken.h). */
+struct broken {
+    _Atomic uint64_t dev; // stored last; 0: free
+    uint64_t since;       // the last number drawn when something failed
+    int64_t since_ns;     // CLOCK_MONOTONIC, of the first failure
+    int32_t error;
+    uint32_t followed; // what failed last was a followed file
+    uint32_t proved;   // since then a file's bytes have become durable there, if not under its name
+    char where[128];   // the directory of what failed first
+};
+
 struct state {
     uint64_t magic;
     struct config config;
@@ -142,6 +154,7 @@ struct state {
     uint32_t n_skip;
     uint64_t fail_fence; // entries up to this number that delete or replace are not executed (failure behind failure)
     uint64_t fail_from;  // ... and are behind this one, the first that failed
+    struct broken broken[BROKEN_MAX];
     uint8_t steps[CHUNKS_MAX / 16]; // 1: this step of staging has memory
     // counters for status
     uint64_t published, written_bytes;
@@ -186,6 +199,16 @@ static inline void state_fail(struct state *st, uint64_t number, uint64_t fence)
 /** Was it queued behind a failure? Then it deletes and replaces nothing (P6). */
 static inline bool state_behind_failure(const struct state *st, uint64_t number) {
     return number > st->fail_from && number <= st->fail_fence;
+}
+
+/** Is any device broken? Then nothing is deleted or replaced, on whichever. */
+static inline bool state_broken(const struct state *st) {
+    for (unsigned i = 0; i < BROKEN_MAX; i++) {
+        if (atomic_load_explicit(&st->broken[i].dev, memory_order_relaxed)) {
+            return true;
+        }
+    }
+    return false;
 }
 
 static inline uint64_t chunk_load(const struct pair *p, unsigned c) {

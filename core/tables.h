@@ -100,7 +100,8 @@ struct tables {
     uint64_t magic;
     _Atomic uint32_t
         names_count; // names that are open, pending or absent, and followed ones until they are synced. Rises before
-                     // a slot is filled, falls after it is emptied: 0 means that every name is native
+                     // a slot is filled, falls after it is emptied: 0 means that every name is native. One more while
+                     // a device is broken
     _Atomic uint32_t ways_gone;          // directories and symlinks that are going to be deleted: paths lead elsewhere
     _Atomic uint32_t generation;         // rises with each new engine of the pair: for status and tests
     _Atomic uint64_t names[NAMES_SLOTS]; // open addressing, linear probing; emptied slots hold NAME_GONE

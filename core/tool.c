@@ -143,10 +143,10 @@ static unsigned find_engines(const struct config *c, int *ret_dir, uint64_t *key
 static void print_json(const struct status *s) {
     printf("{\"keeper_pid\": %d, \"engine_pid\": %d, \"clients\": %u, \"pending_files\": %u, \"pending_bytes\": %lu, "
            "\"staging_bytes\": %lu, \"staging_used\": %lu, \"published_files\": %lu, \"failures\": %u, "
-           "\"restarts\": %u, \"written_bytes\": %lu, \"retrying\": %u, \"backend\": \"%s\"}\n",
+           "\"restarts\": %u, \"written_bytes\": %lu, \"retrying\": %u, \"broken\": %u, \"backend\": \"%s\"}\n",
            s->keeper_pid, s->engine_pid, s->clients, s->pending_files, (unsigned long)s->pending_bytes,
            (unsigned long)s->staging_bytes, (unsigned long)s->staging_used, (unsigned long)s->published_files,
-           s->failures, s->restarts, (unsigned long)s->written_bytes, s->retrying, s->backend);
+           s->failures, s->restarts, (unsigned long)s->written_bytes, s->retrying, s->broken, s->backend);
 }
 
 static void print_text(const struct status *s) {
@@ -161,6 +161,10 @@ static void print_text(const struct status *s) {
     if (s->retrying) {
         printf("  retrying   %u files, for %u s: %s: %s\n", s->retrying, s->retry_seconds, s->retry,
                log_errno(-s->retry_error));
+    }
+    if (s->broken) {
+        printf("  broken     %s%s: nothing is deleted or replaced until a new file has been saved there\n",
+               s->broken_text, s->broken > 1 ? ", and others" : "");
     }
     if (s->note[0]) {
         printf("  note       %s\n", s->note);

@@ -127,7 +127,7 @@ static int before_truncation(const struct place *p, const struct request *rq) {
         !S_ISREG(st.st_mode) || st.st_size == 0) {
         return 0;
     }
-    return names_wait(WAIT_ALL, -1);
+    return names_wait(WAIT_CHANGE, -1);
 }
 
 static int native(const struct place *p, const struct request *rq) {

@@ -98,8 +98,8 @@ static bool may_change(const struct target *t) {
 }
 
 // The way that is always right: behind everything that was closed before, by the kernel.
-static int wait_then_native(void) {
-    int r = names_wait(WAIT_ALL, -1);
+static int wait_then_native(enum wait_scope scope) {
+    int r = names_wait(scope, -1);
     return r < 0 ? r : CHANGE_NATIVE;
 }
 
@@ -116,9 +116,11 @@ static int ask(struct msg *q, const int *fds, int n) {
     return r;
 }
 
-// What an engine that cannot take the entry leaves to do. -EAGAIN: the name has been published meanwhile.
+// What an engine that cannot take the entry leaves to do. -EAGAIN: the name has been published meanwhile. -EIO: a device
+// is broken, and nothing is deleted.
 static int refused(int r) {
-    return r == -ENOENT || r == -ENOTEMPTY || r == -EAGAIN ? r : r == -EPIPE ? CHANGE_NATIVE : wait_then_native();
+    bool told = r == -ENOENT || r == -ENOTEMPTY || r == -EAGAIN || r == -EIO;
+    return told ? r : r == -EPIPE ? CHANGE_NATIVE : wait_then_native(WAIT_CHANGE);
 }
 
 // ---- Deletion
@@ -139,7 +141,7 @@ static int remove_file(struct target *t) {
         return -EAGAIN; // and an older file of this name goes in order
     }
     if (is(t, S_IFDIR) || !may_change(t)) {
-        return wait_then_native();
+        return wait_then_native(WAIT_CHANGE);
     }
     struct msg q = {.type = MSG_REMOVE};
     memcpy(q.u.change.name, t->p.name, sizeof q.u.change.name);
@@ -197,7 +199,7 @@ static int remove_dir(struct target *t) {
         memcpy(q.u.change.name, t->p.name, sizeof q.u.change.name);
         int fds[2] = {t->p.dir, dir};
         if (!may_change(t)) {
-            r = wait_then_native();
+            r = wait_then_native(WAIT_CHANGE);
         } else {
             r = ask(&q, fds, 2);
             r = r < 0 ? refused(r) : q.value == 1 ? CHANGE_NATIVE : CHANGE_DONE;
@@ -232,14 +234,14 @@ int change_remove(int dirfd, const char *path, int flags) {
     if (!find(&t, dirfd, path)) {
         enum name_state s = names_state(dirfd, path, false);
         r = s == NAME_NO_DIR ? names_way(dirfd, path) : s == NAME_NOT_DIR ? -ENOTDIR : CHANGE_NATIVE;
-        r = s == NAME_NO_DIR && r == 0 ? wait_then_native() : r;
+        r = s == NAME_NO_DIR && r == 0 ? wait_then_native(WAIT_CHANGE) : r;
     } else {
         for (int i = 0; i < LOOKS_MAX && r == -EAGAIN; i++) {
             look_again(&t);
             r = flags & AT_REMOVEDIR ? remove_dir(&t) : remove_file(&t);
             r = r == -ENOENT && t.dropped ? CHANGE_DONE : r;
         }
-        r = r == -EAGAIN ? wait_then_native() : r;
+        r = r == -EAGAIN ? wait_then_native(WAIT_CHANGE) : r;
         place_close(&t.p);
     }
     guard_depth--;
@@ -303,12 +305,15 @@ static int before(int dirfd, const char *path, enum role role, bool *wait) {
     return r < 0 ? -EIO : 0;
 }
 
+// Two names, of which the second may be replaced.
 static int two_names(int fromdir, const char *from, int todir, const char *to, enum role role) {
     bool wait = false;
+    struct stat st;
     guard_depth++;
     int r = before(fromdir, from, ROLE_OLD, &wait);
     r = r < 0 ? r : before(todir, to, role, &wait);
-    r = r == 0 && wait ? wait_then_native() : r;
+    bool replaces = role == ROLE_TARGET && r == 0 && os_fstatat(todir, to, &st, AT_SYMLINK_NOFOLLOW) == 0;
+    r = r == 0 && wait ? wait_then_native(replaces ? WAIT_CHANGE : WAIT_ALL) : r;
     guard_depth--;
     return r;
 }
@@ -321,7 +326,7 @@ int change_new(int dirfd, const char *path, bool ordered) {
     bool wait = false;
     guard_depth++;
     int r = before(dirfd, path, ordered ? ROLE_NEW : ROLE_MADE, &wait);
-    r = r == 0 && wait ? wait_then_native() : r;
+    r = r == 0 && wait ? wait_then_native(WAIT_ALL) : r;
     guard_depth--;
     return r;
 }
@@ -397,7 +402,8 @@ static int rename_one(struct target *from, struct target *to, unsigned flags) {
             atomic_fetch_add(&file_report.files_followed, 1); // it is synced before it has the name
         }
     }
-    return r == 0 ? CHANGE_DONE : r == -ENOENT || r == -EAGAIN ? r : r == -EPIPE ? CHANGE_NATIVE : RENAME_OLD;
+    bool told = r == -ENOENT || r == -EAGAIN || r == -EIO;
+    return r == 0 ? CHANGE_DONE : told ? r : r == -EPIPE ? CHANGE_NATIVE : RENAME_OLD;
 }
 
 // The kernel finds both directories before it looks at either name. RENAME_FOUND: closed by place_close; CHANGE_NATIVE:

@@ -153,7 +153,7 @@ FILE *hook_freopen(const char *path, const char *mode, FILE *fp) {
     if (flags >= 0 && !names_native()) {
         lending = names_before_open(AT_FDCWD, path, flags, &lent);
         if (lending == 0 && (flags & O_TRUNC) && policy_match(shim.config.paths, AT_FDCWD, path)) {
-            lending = names_wait(WAIT_ALL, -1);
+            lending = names_wait(WAIT_CHANGE, -1);
         }
     }
     // A failed freopen has closed the stream all the same: the empty name fails.

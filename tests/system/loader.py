@@ -292,8 +292,7 @@ def twice():
 
 
 COPYING = ["large", "fork", "signals", "cancel", "ids", "vfork", "exit", "_exit", "exit-over", "_exit-over", "exec",
-           "last",
-           "unmap"]
+           "last", "unmap"]
 MODES = ["plain", "spawn", "clone", "rawfork", "badexec", "execopen", "daemonise", "handler", "exit-thread"]
 run_cases([(m, lambda m=m: proc(m)) for m in MODES] +
           [("copying-" + m, copying(m)) for m in COPYING] +

@@ -115,7 +115,7 @@ static void no_slot(void *arg, unsigned slot) {
 }
 static void on_error(void *arg, unsigned slot, int error, const char *what) {
     (void)arg;
-    commit_fail(&world.c, slot, error, what);
+    commit_fail_disk(&world.c, slot, error, what);
 }
 
 /** As the engine's own files_done: what is published by an fsync goes on natively, what is closed is let go. */
@@ -346,8 +346,8 @@ static bool save_phase(struct client *cl, const struct step *s) {
 static void change(struct client *cl, const struct step *s) {
     unsigned id = id_of(s->dir, s->name), slot = world.n_slots;
     cl->at++;
-    if (!id || (s->act == RENAME && s->dir == s->to_dir && strcmp(s->name, s->to) == 0)) {
-        return;
+    if (!id || (s->act == RENAME && s->dir == s->to_dir && strcmp(s->name, s->to) == 0) || state_broken(world.p.st)) {
+        return; // the last: it is told EIO
     }
     struct file_slot *f = file_at(slot), *pending = file_at(id - 1); // an id is its slot's number, and 1
     memset(f, 0, sizeof *f);
@@ -486,6 +486,8 @@ static void world_reset(enum sim_order order, uint64_t seed) {
     }
     st->fail_fence = st->fail_from = st->failures_total = st->n_failures = st->generation = 0;
     st->plain = 0;
+    memset(st->broken, 0, sizeof st->broken);
+    world.p.t->names_count = 0;
     sim_reset(order, seed);
     for (unsigned i = 0; i < DIRS; i++) {
         empty_dir(world.dirfd[i]);
