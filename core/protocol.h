@@ -168,7 +168,7 @@ struct status {
     char retry[NAME_CAP];   // the file that it held up
     int32_t retry_error;    // and its errno, negative
     uint32_t broken;        // devices on which something has failed: nothing is deleted or replaced
-    char broken_text[220];  // the first of them: which, why, since when
+    char broken_text[320];  // the first of them: which, why, since when, until when
 };
 
 struct msg_leave { // question: wait (0: do not). Answer: the rest

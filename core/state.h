@@ -18,6 +18,7 @@
 #define ENTRIES_MAX  8192
 #define FAILURES_MAX 64
 #define BROKEN_MAX   8
+#define BROKEN_NAMES 16
 #define STATE_MAGIC  0x7374617465312e30ull
 #define NO_CLIENT    0xffffffffu
 
@@ -129,11 +130,14 @@ struct failure {
 struct broken {
     _Atomic uint64_t dev; // stored last; 0: free
     uint64_t since;       // the last number drawn when something failed
+    uint64_t size;        // bytes of the largest file that has failed
     int64_t since_ns;     // CLOCK_MONOTONIC, of the first failure
     int32_t error;
     uint32_t followed; // what failed last was a followed file
     uint32_t proved;   // since then a file's bytes have become durable there, if not under its name
-    char where[128];   // the directory of what failed first
+    uint32_t n_names;
+    uint64_t names[BROKEN_NAMES]; // hashes of what has failed: a ring
+    char where[128];              // the directory of what failed first
 };
 
 struct state {

@@ -163,8 +163,7 @@ static void print_text(const struct status *s) {
                log_errno(-s->retry_error));
     }
     if (s->broken) {
-        printf("  broken     %s%s: nothing is deleted or replaced until a new file has been saved there\n",
-               s->broken_text, s->broken > 1 ? ", and others" : "");
+        printf("  broken     %s%s\n", s->broken_text, s->broken > 1 ? "; and others" : "");
     }
     if (s->note[0]) {
         printf("  note       %s\n", s->note);

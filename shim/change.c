@@ -116,8 +116,8 @@ static int ask(struct msg *q, const int *fds, int n) {
     return r;
 }
 
-// What an engine that cannot take the entry leaves to do. -EAGAIN: the name has been published meanwhile. -EIO: a device
-// is broken, and nothing is deleted.
+// What an engine that cannot take the entry leaves to do. -EAGAIN: the name has been published meanwhile. -EIO: a
+// device is broken, and nothing is deleted.
 static int refused(int r) {
     bool told = r == -ENOENT || r == -ENOTEMPTY || r == -EAGAIN || r == -EIO;
     return told ? r : r == -EPIPE ? CHANGE_NATIVE : wait_then_native(WAIT_CHANGE);

@@ -164,6 +164,83 @@ def eio_then_delete(fs, box):
     assert [l for l in r.messages() if "ck-2.pt" in l], r.err
 
 
+DEAF = """
+import os, shutil, sys
+def save(k):
+    os.mkdir('ck-%d' % k)
+    for n in 'ab':
+        with open('ck-%d/%s.pt' % (k, n), 'wb') as f:
+            f.write(bytes([k]) * (5 << 20))
+for line in sys.stdin:
+    k = int(line)
+    try:
+        save(k)
+    except OSError as e:
+        print('failed', e.errno, end=' ')
+    shutil.rmtree('ck-%d' % (k - 2), ignore_errors=True)
+    try:
+        os.unlink('old-%d.pt' % k)
+    except OSError as e:
+        print('unlink', e.errno, end=' ')
+    print('saved', k, flush=True)
+"""
+
+
+def complete(box):
+    """The saves of DEAF that are whole."""
+    found = []
+    for k in range(1, 12):
+        try:
+            parts = [open("%s/ck-%d/%s.pt" % (box.d, k, n), "rb").read() for n in "ab"]
+        except OSError:
+            continue
+        if parts == [bytes([k]) * (5 << 20)] * 2:
+            found.append(k)
+    return found
+
+
+def eio_deaf(fs, box):
+    """A program that ignores errors and goes on to delete: while its saves fail, the last good ones stay."""
+    p = box.start([PYTHON, "-c", DEAF], stdin=-1)
+
+    def save(k):
+        p.stdin.write("%d\n" % k)
+        p.stdin.flush()
+        said = p.stdout.readline()
+        assert said.endswith("saved %d\n" % k), "%r %s" % (said, p.poll())
+        box.wait()
+        return said
+
+    def old(k):
+        return "%s/old-%d.pt" % (box.d, k)
+
+    for k in range(1, 12):
+        write_file(old(k), 4096)
+        box.own(old(k))
+    for k in (1, 2, 3):
+        save(k)
+    assert complete(box) == [2, 3], complete(box)
+    os.sync()
+    fs.faults(errno.EIO)
+    said = [save(k) for k in (4, 5, 6)]  # the first may get by in blocks of what was deleted
+    os.kill(box.status()["engine_pid"], 9)
+    said.append(save(7))
+    assert complete(box) and 7 not in complete(box), "saves %s, said %s" % (complete(box), said)
+    assert "unlink 5 " in said[2] and "unlink 5 " in said[3] and os.path.exists(old(6)) and os.path.exists(old(7)), said
+    assert box.status()["broken"] == 1, box.status()
+    text = box.command("status").out
+    assert "nothing is deleted or replaced until" in text and os.path.join(box.d, "ck-") in text, text
+    fs.faults()
+    said = save(8)
+    assert "unlink" not in said and not os.path.exists(old(8)), said
+    assert box.status()["broken"] == 0, box.status()
+    save(9), save(10)
+    assert complete(box)[-2:] == [9, 10] and 8 not in complete(box), complete(box)
+    log = box.engine_log()
+    assert log.count("nothing is deleted or replaced") == 1 and log.count("has been saved there") == 2, log
+    p.communicate(timeout=30)
+
+
 def eio_kill_in_fsync(fs, box):
     old_save(box)
     fs.faults(errno.EIO, 1200)
@@ -182,7 +259,7 @@ CASES = []
 turn = 0
 for who in WHO:
     for maker, fns in ((full, (full_over_old, full_new_name, full_then_room, reserved_ahead)),
-                       (broken, (eio_after_close, eio_before_close, eio_then_delete, eio_kill_in_fsync))):
+                       (broken, (eio_after_close, eio_before_close, eio_then_delete, eio_deaf, eio_kill_in_fsync))):
         for fn in fns:
             for io in ("uring", "threads"):
                 if who == "user" and (turn := turn + 1) % 2:
