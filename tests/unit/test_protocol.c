@@ -105,7 +105,7 @@ Test(protocol, hostile_hello_and_heads) {
     CHANGED(MSG_SYNC, 0, m.scope = SYNC_PUBLISH | SYNC_SPAWNED | SYNC_QUIET | SYNC_LOG | SYNC_INODE);
     CHANGED(MSG_SYNC, -EPROTO, m.scope = 32);
     CHANGED(MSG_WAIT, 0, m.scope = WAIT_SPACE);
-    CHANGED(MSG_WAIT, -EPROTO, m.scope = WAIT_SPACE + 1);
+    CHANGED(MSG_WAIT, -EPROTO, m.scope = WAIT_CHANGE + 1);
     CHANGED(MSG_STATUS, -EPROTO, memset(m.u.status.backend, 'x', sizeof m.u.status.backend));
     CHANGED(MSG_STATUS, -EPROTO, memset(m.u.status.note, 'x', sizeof m.u.status.note));
     CHANGED(MSG_FAILURES, -EPROTO, memset(m.u.text, 'x', sizeof m.u.text));
