@@ -35,7 +35,9 @@ bool retry_later(const struct state *st, struct file_slot *f, struct retry *r, i
     }
     if (!f->retry_ns) {
         f->retry_ns = now;
-        log_error("retrying for %lu s: %s: %s", (unsigned long)st->config.retry, f->name, log_errno(-error));
+        if (f->retried++ == 0) { // chunk after chunk may meet it
+            log_error("retrying for %lu s: %s: %s", (unsigned long)st->config.retry, f->name, log_errno(-error));
+        }
     }
     f->retry_error = error;
     r->step_ns = r->step_ns ? (r->step_ns * 2 < RETRY_MOST_NS ? r->step_ns * 2 : RETRY_MOST_NS) : RETRY_FIRST_NS;
@@ -46,7 +48,9 @@ bool retry_later(const struct state *st, struct file_slot *f, struct retry *r, i
 
 void retry_done(struct file_slot *f, struct retry *r) {
     if (r->probe) {
-        log_info("%s: the retry has succeeded after %u s", f->name, retry_seconds(f));
+        if (f->retried == 1 || retry_seconds(f) > 0) {
+            log_info("%s: the retry has succeeded after %u s", f->name, retry_seconds(f));
+        }
         f->retry_ns = 0;
         *r = (struct retry){0};
     }

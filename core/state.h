@@ -113,6 +113,7 @@ struct file_slot {
     uint64_t reserve_tried;    // and was asked for up to here: what fails for lack of space keeps what it got
     int64_t retry_ns;          // when a step failed that is being tried again (CLOCK_MONOTONIC); 0: none
     int32_t retry_error;       // with what
+    uint32_t retried;          // how often that has begun
     struct timespec atime, mtime, opened, closed;
     char name[NAME_CAP];
     char hidden[NAME_CAP];

@@ -116,11 +116,16 @@ static int ask(struct msg *q, const int *fds, int n) {
     return r;
 }
 
+// Keeper and engine are gone. What has to be known before anything is deleted is told by the next close or fsync.
+static int alone(void) {
+    return lost_owed() ? -EIO : CHANGE_NATIVE;
+}
+
 // What an engine that cannot take the entry leaves to do. -EAGAIN: the name has been published meanwhile. -EIO: a
 // device is broken, and nothing is deleted.
 static int refused(int r) {
     bool told = r == -ENOENT || r == -ENOTEMPTY || r == -EAGAIN || r == -EIO;
-    return told ? r : r == -EPIPE ? CHANGE_NATIVE : wait_then_native(WAIT_CHANGE);
+    return told ? r : r == -EPIPE ? alone() : wait_then_native(WAIT_CHANGE);
 }
 
 // ---- Deletion
@@ -403,7 +408,7 @@ static int rename_one(struct target *from, struct target *to, unsigned flags) {
         }
     }
     bool told = r == -ENOENT || r == -EAGAIN || r == -EIO;
-    return r == 0 ? CHANGE_DONE : told ? r : r == -EPIPE ? CHANGE_NATIVE : RENAME_OLD;
+    return r == 0 ? CHANGE_DONE : told ? r : r == -EPIPE ? alone() : RENAME_OLD;
 }
 
 // The kernel finds both directories before it looks at either name. RENAME_FOUND: closed by place_close; CHANGE_NATIVE:

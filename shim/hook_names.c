@@ -4,16 +4,15 @@
 
 #include "capture.h"
 #include "change.h"
+#include "lost.h"
 #include "namecalls.h"
 #include "real.h"
 
+#include <errno.h>
 #include <string.h>
 #include <unistd.h>
 
 static inline bool leave_alone(void) {
-    if (UNLIKELY(client_tables() == NULL)) {
-        names_look_late();
-    }
     return LIKELY(names_native()) || guard_foreign();
 }
 
@@ -24,7 +23,12 @@ static inline bool leave_alone(void) {
         return d_ == CHANGE_NATIVE ? (int)(call) : d_ == CHANGE_DONE ? 0 : (int)hook_ret(d_);                          \
     } while (0)
 
+// Closed files were lost with keeper and engine, and the program has not been told yet: what it deletes or replaces
+// may be what is left.
 static int before_rename(int fromdir, const char *from, int todir, const char *to, unsigned flags) {
+    if (UNLIKELY(lost_owed())) {
+        return -EIO;
+    }
     return leave_alone() ? CHANGE_NATIVE : change_rename(fromdir, from, todir, to, flags);
 }
 
@@ -54,7 +58,7 @@ int hook_renameat2(int fromdir, const char *from, int todir, const char *to, uns
 }
 
 static int before_remove(int dirfd, const char *path, int flags) {
-    return leave_alone() ? CHANGE_NATIVE : change_remove(dirfd, path, flags);
+    return UNLIKELY(lost_owed()) ? -EIO : leave_alone() ? CHANGE_NATIVE : change_remove(dirfd, path, flags);
 }
 
 int hook_unlink(const char *path) {
@@ -67,7 +71,7 @@ int hook_unlinkat(int dirfd, const char *path, int flags) {
 }
 
 int hook_remove(const char *path) {
-    UNLESS(leave_alone() ? CHANGE_NATIVE : change_remove_any(path),
+    UNLESS(UNLIKELY(lost_owed()) ? -EIO : leave_alone() ? CHANGE_NATIVE : change_remove_any(path),
            REAL(remove) != NULL ? real.remove(path) : hook_ret(os_unlinkat(AT_FDCWD, path, 0)));
 }
 

@@ -254,6 +254,33 @@ void hook_quick_exit(int status) {
     hook__exit(status);
 }
 
+// What a child has saved, by an engine that it may have started, is there now.
+static long waited(long r) {
+    names_look_soon();
+    return r;
+}
+
+pid_t hook_wait(int *status) {
+    return (pid_t)waited(NATIVE_OR(wait, RAW(SYS_wait4, -1, status, 0, NULL), status));
+}
+
+pid_t hook_waitpid(pid_t pid, int *status, int options) {
+    return (pid_t)waited(NATIVE_OR(waitpid, RAW(SYS_wait4, pid, status, options, NULL), pid, status, options));
+}
+
+pid_t hook_wait3(int *status, int options, struct rusage *usage) {
+    return (pid_t)waited(NATIVE_OR(wait3, RAW(SYS_wait4, -1, status, options, usage), status, options, usage));
+}
+
+pid_t hook_wait4(pid_t pid, int *status, int options, struct rusage *usage) {
+    return (pid_t)waited(NATIVE(wait4, SYS_wait4, pid, status, options, usage));
+}
+
+int hook_waitid(int type, unsigned id, siginfo_t *info, int options) {
+    return (int)waited(
+        NATIVE_OR(waitid, RAW(SYS_waitid, type, id, info, options, NULL), type, id, info, options));
+}
+
 #define HOOKS_PROCESS
 #define HOOK_ALIAS HOOK_TWIN
 #include "hooks.h"

@@ -122,6 +122,10 @@ static void tell_closed(void) {
     }
 }
 
+bool lost_owed(void) {
+    return UNLIKELY(atomic_load_explicit(&owed_error, memory_order_relaxed));
+}
+
 int lost_error(void) {
     return UNLIKELY(atomic_load_explicit(&owed_error, memory_order_relaxed)) && atomic_exchange(&owed_error, 0) ? -EIO
                                                                                                                 : 0;

@@ -34,6 +34,8 @@ void lost_note_renamed(uint64_t id, uint32_t slot, const char *name);
 
 /** -EIO once after closed files were lost, else 0. */
 int lost_error(void);
+/** Is that still to come? */
+bool lost_owed(void);
 
 void lost_after_fork(void);
 

@@ -19,12 +19,10 @@
 
 #define OPENED_MAX 64
 
-#define LOOK_AGAIN_NS INT64_C(200000000)
-
-_Atomic bool names_looked;
+_Atomic uint64_t names_look_at;
 
 void names_after_fork(void) {
-    atomic_store(&names_looked, false);
+    names_look_soon();
 }
 
 // The runtime directory, if there is one: runtime_open would make it, and a process that captures nothing leaves no
@@ -60,23 +58,10 @@ static bool any_socket(int dir) {
     return n < 0 || n > (long)sizeof buf - 512; // not to be seen, or more than one look shows: ask
 }
 
-void names_look_late(void) {
-    static _Atomic int64_t next;
-    int64_t now = os_now_ns(CLOCK_MONOTONIC_COARSE);
-    if (client_tables() == NULL && now >= atomic_load_explicit(&next, memory_order_relaxed)) {
-        atomic_store_explicit(&next, now + LOOK_AGAIN_NS, memory_order_relaxed);
-        names_look_again();
-    }
-}
-
-void names_look_again(void) {
-    atomic_store(&names_looked, false);
-    names_look();
-}
-
 void names_look(void) {
+    uint64_t at = atomic_load(&names_look_at), now = look_clock();
     if (!atomic_load_explicit(&shim.ready, memory_order_acquire) || guard_depth != 0 || guard_foreign() ||
-        atomic_exchange(&names_looked, true)) {
+        (int64_t)(now - at) < 0 || !atomic_compare_exchange_strong(&names_look_at, &at, now + LOOK_TICKS)) {
         return;
     }
     guard_depth++;
@@ -97,9 +82,9 @@ uint64_t names_word(const struct place *p) {
     if (names_idle()) {
         return 0;
     }
-    uint64_t word = names_find(t, name_hash(p->dev, p->ino, p->name, strlen(p->name)));
+    uint64_t word = names_find(t, name_hash(p->dev, p->ino, "", 0)); // is the directory going to be deleted?
     if (word == 0) {
-        word = names_find(t, name_hash(p->dev, p->ino, "", 0)); // the directory is going to be deleted
+        word = names_find(t, name_hash(p->dev, p->ino, p->name, strlen(p->name)));
     }
     if (word != 0 && !client_alive() && client_connect() < 0) {
         return 0; // the table of an engine that is gone says nothing

@@ -21,19 +21,35 @@ static inline bool names_idle(void) {
     return t == NULL || atomic_load_explicit(&t->names_count, memory_order_acquire) == 0;
 }
 
-/** Looks, once a process, whether there is an engine: its names are this process's as well. */
-extern _Atomic bool names_looked;
+/** A process that captures nothing has to find out whether there is an engine, whose names are its own as well: it
+ *  looks at a call by name, when it has waited for a child, and otherwise not more often than this (about 20 ms of the
+ *  processor's own clock, which costs no system call). */
+#if defined(__x86_64__)
+#define LOOK_TICKS INT64_C(50000000)
+static inline uint64_t look_clock(void) {
+    return __builtin_ia32_rdtsc();
+}
+#else
+#define LOOK_TICKS INT64_C(500000)
+static inline uint64_t look_clock(void) {
+    uint64_t t;
+    __asm__ volatile("mrs %0, cntvct_el0" : "=r"(t));
+    return t;
+}
+#endif
+extern _Atomic uint64_t names_look_at; // look_clock of the next look
 void names_look(void);
-/** Looks now and then while there is none: for changes of names, which have their place in the order of others. */
-void names_look_late(void);
-/** Looks once more. */
-void names_look_again(void);
+/** The next call by name looks, however short the time since the last one. */
+static inline void names_look_soon(void) {
+    atomic_store_explicit(&names_look_at, 0, memory_order_relaxed);
+}
 /** Fork handler of the child: it has to look for itself. */
 void names_after_fork(void);
 
 /** Should a hook leave the call alone? The first question of every hook by name. */
 static inline bool names_native(void) {
-    if (UNLIKELY(!atomic_load_explicit(&names_looked, memory_order_relaxed))) {
+    if (UNLIKELY(client_tables() == NULL) &&
+        UNLIKELY((int64_t)(look_clock() - atomic_load_explicit(&names_look_at, memory_order_relaxed)) >= 0)) {
         names_look();
     }
     return LIKELY(names_idle()) || guard_depth != 0;

@@ -23,9 +23,11 @@
 #include <linux/openat2.h>
 #include <spawn.h>
 #include <stdio.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/time.h>
 #include <sys/uio.h>
+#include <sys/wait.h>
 #include <utime.h>
 #include <wordexp.h>
 

@@ -125,7 +125,8 @@ void shim_leave(bool flush) {
         stdio_flush_captured();
     }
     if (client_tables() == NULL && atomic_load(&shim.spawned) > 0) {
-        names_look_again(); // what it has started may have saved, and have gone without waiting
+        names_look_soon(); // what it has started may have saved, and have gone without waiting
+        names_look();
     }
     guard_depth++;
     atomic_store(&shim.ready, false); // what other destructors open now is native

@@ -260,7 +260,77 @@ def from_before():
         fs.free()
 
 
+def parent_sees():
+    """Who forks a saver, and captures nothing itself, sees what it has saved when it has waited for it."""
+    fs = LoopFS("parent", 400)
+    box = Box("parent", base=os.path.join(fs.at, "b"), STAGING="192M")
+    code = """if 1:
+        import os
+        os.path.exists("c.pt")
+        if (pid := os.fork()) == 0:
+            with open("c.pt", "wb") as f:
+                f.write(b"c" * (24 << 20))
+            os.unlink("old.pt"), os.rename("a.pt", "b.pt")
+            os._exit(0)
+        os.waitpid(pid, 0)
+        print(os.path.getsize("c.pt"), [os.path.exists(n) for n in ("old.pt", "a.pt", "b.pt")], sorted(os.listdir(".")))
+        print(open("c.pt", "rb").read() == b"c" * (24 << 20))"""
+    try:
+        for d in (box.d, box.native_d):
+            for n in ("old.pt", "a.pt"):
+                write_file(os.path.join(d, n), 3000)
+        want = box.native([PYTHON, "-c", code])
+        fs.throttle(20 * MIB)
+        got = box.run([PYTHON, "-c", code])
+        assert want.rc == 0 and (got.rc, got.out) == (0, want.out), "%r, natively %r" % (got, want)
+    finally:
+        fs.throttle(0)
+        box.close()
+        fs.free()
+
+
+def not_after_a_loss():
+    """Keeper and engine are killed: until the program has been told, it deletes and replaces nothing."""
+    fs = LoopFS("loss", 400)
+    box = Box("loss", base=os.path.join(fs.at, "b"), STAGING="192M")
+    code = """if 1:
+        import os
+        def of(call, *args):
+            try:
+                return call(*args)
+            except OSError as e:
+                return e.errno
+        def save(name):
+            f = open(name, "wb")
+            f.write(b"s" * (2 << 20))
+            return of(f.close)
+        open("big.pt", "wb").write(b"b" * (48 << 20))
+        print("saved", flush=True)
+        input()
+        print([of(os.unlink, "old.pt"), of(os.replace, "a.pt", "old.pt"), of(os.unlink, "old.pt")])
+        print([save("next.pt"), of(os.unlink, "old.pt"), os.path.exists("old.pt")])"""
+    try:
+        for n in ("old.pt", "a.pt"):
+            write_file(os.path.join(box.d, n), 3000)
+        fs.throttle(20 * MIB)
+        p = box.start([PYTHON, "-c", code], stdin=subprocess.PIPE)
+        assert p.stdout.readline() == "saved\n"
+        s = box.status()
+        assert s["pending_files"], "nothing was pending"
+        for pid in (s["keeper_pid"], s["engine_pid"]):
+            os.kill(pid, 9)
+        fs.throttle(0)
+        out, err = p.communicate("\n", timeout=60)
+        assert out == "[5, 5, 5]\n[5, None, False]\n", "%s %s" % (out, err)
+        assert "lost: big.pt" in err, err
+    finally:
+        fs.throttle(0)
+        box.close()
+        fs.free()
+
+
 run_cases([("seen-%s-%s" % (w, io), lambda w=w, io=io: seen_as_natively(w, io))
            for w, io in (("root", "uring"), ("user", "threads"))] +
           [("room-" + io, lambda io=io: makes_room(io)) for io in ("uring", "threads")] +
-          [(f.__name__, f) for f in (by_others, stranger_in_between, from_before)])
+          [(f.__name__, f) for f in (by_others, stranger_in_between, from_before, parent_sees,
+                                    not_after_a_loss)])
