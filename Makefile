@@ -120,7 +120,7 @@ $(B)/libfastckpt.so: $(SHIM_OBJ) $(EXPORTS)
 	    $(EXPORTS:%=-Wl,--version-script=%) -Wl,--exclude-libs,ALL $(SHIM_OBJ) $(DEFLATE) -o $@
 
 $(B)/fastckpt: $(CORE_OBJ)
-	$(CC) $(CFLAGS) $(SAN) $(CORE_OBJ) $(URING) -pthread -o $@
+	$(CC) $(CFLAGS) $(SAN) $(CORE_OBJ) $(URING) $(DEFLATE) -pthread -o $@
 
 # An archive, so that a test pulls in only what it uses.
 $(B)/core.a: $(filter-out $(B)/obj/core/main.o,$(CORE_OBJ)) $(PURE_OBJ)
@@ -135,7 +135,7 @@ $(B)/unit/%: tests/unit/%.c $(B)/core.a $(B)/flags
 SIMDISK := $(patsubst %,$(B)/obj/tests/lib/%.o,simdisk simdisk_io simdisk_cut)
 $(B)/unit/test_crash: tests/unit/test_crash.c $(SIMDISK) $(B)/core.a $(B)/flags
 	@mkdir -p $(@D)
-	$(CC) $(FLAGS) $(SAN) -MF $@.d $< $(SIMDISK) $(B)/core.a -lcriterion -pthread -o $@
+	$(CC) $(FLAGS) $(SAN) -MF $@.d $< $(SIMDISK) $(B)/core.a $(DEFLATE) -lcriterion -pthread -o $@
 
 # Victims are ordinary programs: nobody's flags but theirs.
 $(B)/victims/rotate: tests/victims/rotate_check.c

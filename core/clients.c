@@ -303,7 +303,7 @@ void clients_status(struct engine *e, struct status *s) {
                          .written_bytes = st->written_bytes};
     for (unsigned i = 0; i < e->commit.n_queue; i++) {
         const struct file_slot *f = slot_file(e, e->commit.queue[i]);
-        s->pending_bytes += writer_bytes(&e->writer, e->commit.queue[i]);
+        s->pending_bytes += writer_bytes(&e->writer, e->commit.queue[i]) + drain_bytes(&e->drain, e->commit.queue[i]);
         retry_tell(f, s);
     }
     broken_tell(st, s);

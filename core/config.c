@@ -35,6 +35,12 @@
     ROW(RETRY, retry, "seconds", "60",                                                                                 \
         "How long a closed file that meets a full disk, a quota or an I/O error is tried again, while its bytes are "  \
         "still in staging. What was closed after it waits. 0: it fails at once.")                                      \
+    ROW(STRIPES, stripes, "directories", "",                                                                           \
+        "Up to 16 directories, colon-separated, on a file system each. What is written behind a file's first MiB "     \
+        "goes to all of them at once, and from there to the file, so that a save larger than the staging memory is "   \
+        "held up by these disks, not by the one that the file is on.")                                                 \
+    ROW(DRAIN_RATE, drain_rate, "size", "0",                                                                           \
+        "Bytes a second, at most, from the stripes to the files. Takes K, M, G, T. 0: no limit.")                      \
     ROW(IO, io, "auto|uring|threads", "auto", "How the engine writes. auto: io_uring, or else threads.")               \
     ROW(DIRECT, direct, "auto|off", "auto", "Direct I/O. auto: where the file system is known to do it well.")         \
     ROW(COPY_THREADS, copy_threads, "auto|1|2|3|4|5|6|7|8", "auto",                                                    \
@@ -117,6 +123,24 @@ static int bad(const struct config_var *var, const char *value, const char *must
     return -EINVAL;
 }
 
+// Are these absolute paths with ':' between them, at most STRIPES_MAX, each once? None is fine.
+static bool directories(const char *list) {
+    unsigned n = 0;
+    for (const char *p = list; *p; n++) {
+        size_t len = strcspn(p, ":");
+        if (*p != '/' || len >= CONFIG_DIR_MAX / 2 || n == STRIPES_MAX || (p[len] == ':' && !p[len + 1])) {
+            return false;
+        }
+        for (const char *q = list; q < p; q += strcspn(q, ":") + 1) {
+            if (strcspn(q, ":") == len && memcmp(q, p, len) == 0) {
+                return false;
+            }
+        }
+        p += len + (p[len] == ':');
+    }
+    return true;
+}
+
 static int parse_text(const struct config_var *var, const char *value, char *to, size_t size, char *why, size_t cap) {
     if (strlen(value) >= size) {
         log_format(why, cap, PREFIX "%s is longer than %zu bytes", var->name, size - 1);
@@ -127,6 +151,10 @@ static int parse_text(const struct config_var *var, const char *value, char *to,
         if (path_check_patterns(value, fault, sizeof fault) < 0) {
             log_format(why, cap, PREFIX "%s: %s", var->name, fault);
             return -EINVAL;
+        }
+    } else if (strcmp(var->values, "directories") == 0) {
+        if (!directories(value)) {
+            return bad(var, value, "1 to 16 different absolute paths with ':' between them", why, cap);
         }
     } else if (*value && *value != '/') {
         return bad(var, value, "an absolute path", why, cap);

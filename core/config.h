@@ -12,6 +12,8 @@
 
 #define CONFIG_PATHS_MAX 16384 // bytes of FASTCKPT_PATHS, terminator included
 #define CONFIG_DIR_MAX   4096
+#define CONFIG_STRIPES_MAX 8192 // bytes of FASTCKPT_STRIPES, terminator included
+#define STRIPES_MAX      16   // directories in it
 
 enum config_fsync { FSYNC_WAIT, FSYNC_DEFER };
 enum config_exit { EXIT_WAIT, EXIT_LEAVE };
@@ -31,6 +33,8 @@ struct config {
     int log;                      // enum log_level
     int report;                   // 0 or 1
     uint64_t retry;               // seconds; 0: no retry
+    char stripes[CONFIG_STRIPES_MAX]; // colon-separated absolute paths; empty: none
+    uint64_t drain_rate;          // bytes a second; 0: no limit
     int async_shared;             // 0 or 1
     int disable;                  // 0 or 1
     char runtime_dir[CONFIG_DIR_MAX]; // empty: the default of runtime.h

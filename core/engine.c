@@ -68,6 +68,7 @@ static void writer_changed(void *arg, unsigned slot) {
 
 static void writer_freed(void *arg, unsigned chunk) {
     struct engine *e = arg;
+    drain_freed(&e->drain, chunk);
     lend_give(&e->lend, chunk);
     e->progress = true;
 }
@@ -107,6 +108,7 @@ static int start_modules(struct engine *e) {
     e->commit.on_done = commit_finished;
     lend_start(&e->lend, &e->p, e->io);
     writer_start(&e->writer, &e->p, e->io);
+    drain_start(&e->drain, &e->p, e->io, &e->lend, &e->writer);
     commit_start(&e->commit, &e->p, e->io, &e->writer);
     return 0;
 }
@@ -131,6 +133,8 @@ static void rebuild(struct engine *e) {
         return;
     }
     BREAK_POINT("restart-files");
+    drain_rebuild(&e->drain);
+    BREAK_POINT("restart-items");
     writer_rebuild(&e->writer);
     BREAK_POINT("restart-chunks");
     names_rebuild(&e->p);
@@ -236,10 +240,13 @@ static bool keeper_is_gone(const struct engine *e) {
     return os_poll(&p, 1, 0) > 0;
 }
 
-/** Milliseconds until a step that has failed is due again, at most 200. */
-static int until_retry(const struct engine *e) {
-    int64_t a = e->writer.wake_ns, b = e->commit.wake_ns;
-    int64_t at = a == 0 || (b > 0 && b < a) ? b : a;
+/** Milliseconds until a step that has failed is due again, or the drain, at most 200. */
+static int until_due(const struct engine *e) {
+    const int64_t wake[] = {e->writer.wake_ns, e->commit.wake_ns, e->drain.wake_ns};
+    int64_t at = 0;
+    for (size_t i = 0; i < ARRAY_LEN(wake); i++) {
+        at = wake[i] > 0 && (at == 0 || wake[i] < at) ? wake[i] : at;
+    }
     int64_t ms = at == 0 ? 200 : (at - os_now_ns(CLOCK_MONOTONIC) + 999999) / 1000000;
     return ms > 200 ? 200 : ms > 0 ? (int)ms : 0;
 }
@@ -253,7 +260,7 @@ static int turn_timeout(const struct engine *e) {
             return 0;
         }
     }
-    return until_retry(e);
+    return until_due(e);
 }
 
 #if FASTCKPT_BREAK == 9 // nothing gets its name before somebody waits for it: what is queued stays queued
@@ -274,8 +281,9 @@ static void turn(struct engine *e) {
 #if FASTCKPT_BREAK == 9
     e->commit.held = !publish_is_awaited(e);
 #endif
-    if (e->progress || until_retry(e) == 0) {
+    if (e->progress || until_due(e) == 0) {
         e->progress = false;
+        drain_pump(&e->drain);
         writer_pump(&e->writer);
         commit_pump(&e->commit);
         files_release_turn(e);

@@ -15,6 +15,7 @@
 #define FASTCKPT_ENGINE_H
 
 #include "commit.h"
+#include "drain.h"
 #include "lend.h"
 
 #define IDLE_LEAVE_NS  (10ll * 1000000000)   // without clients and work, the pair leaves after this
@@ -26,6 +27,7 @@ struct engine {
     struct lend lend;
     struct commit commit;
     struct writer writer;
+    struct drain drain;
     int epoll;
     uint64_t pass; // full looks over all sockets so far
     bool starved;  // no descriptor was free for what a socket holds

@@ -120,7 +120,9 @@ static enum verdict do_hand_over(struct engine *e, struct entry *en) {
     cs->what = *h;
     chunk_store(&e->p, h->chunk, CHUNK_HANDED, en->client, en->msg.number);
     BREAK_POINT("chunk-handed");
-    writer_add(&e->writer, h->chunk);
+    if (!drain_add(&e->drain, h->chunk)) {
+        writer_add(&e->writer, h->chunk);
+    }
     return DONE;
 }
 
@@ -180,6 +182,7 @@ static enum verdict do_settle(struct engine *e, struct entry *en) {
     }
     unsigned slot = (unsigned)(f - e->p.st->files);
     if (!f->error && !writer_settled(&e->writer, slot, en->msg.number)) {
+        drain_hurry(&e->drain, slot);
         return WAIT;
     }
     if (f->state == FILE_CLOSED) { // its process goes on writing it while it ends: nothing is cut off any more
@@ -219,6 +222,7 @@ static enum verdict do_sync(struct engine *e, struct entry *en) {
         return entries_say(e, en, f->error);
     }
     if (f->synced < en->msg.number || (publish && !f->done)) {
+        drain_hurry(&e->drain, slot);
         return WAIT;
     }
     return entries_say(e, en, 0);

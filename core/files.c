@@ -296,7 +296,8 @@ void files_release_turn(struct engine *e) {
         unsigned slot = e->releasing[i];
         const struct file_run *r = &e->writer.run[slot];
         const struct commit_run *cr = &e->commit.run[slot];
-        if (r->gate || r->flying || r->head || cr->syncing || cr->publishing) {
+        if (r->gate || r->flying || r->head || cr->syncing || cr->publishing ||
+            drain_busy(&e->drain, slot)) {
             i++;
             continue;
         }

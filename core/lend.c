@@ -47,6 +47,18 @@ void lend_give(struct lend *l, unsigned chunk) {
     l->free[l->n_free++] = chunk;
 }
 
+static bool is_full(const struct lend *l) {
+    return l->resident >= step_count(l) || l->no_room;
+}
+
+bool lend_short(const struct lend *l, unsigned spare) {
+    return is_full(l) && l->n_free < l->kept_back + spare;
+}
+
+int lend_steal(struct lend *l) {
+    return l->n_free > 0 ? (int)l->free[--l->n_free] : -1;
+}
+
 /** The free chunk that suits `client` best: one that it has mapped, else one that nobody has, else the warmest. */
 static unsigned pick(struct lend *l, unsigned client) {
     unsigned best = l->n_free - 1, seen = 0;
@@ -120,10 +132,10 @@ unsigned lend_take(struct lend *l, unsigned client, uint64_t number, unsigned wa
         }
         ask(l, client);
     }
-    if (l->n_free == 0 || next_served(l) != client) {
+    if (l->n_free <= l->kept_back || next_served(l) != client) {
         return 0;
     }
-    unsigned share = l->n_free / (l->n_askers > SHARES ? l->n_askers : SHARES);
+    unsigned share = (l->n_free - l->kept_back) / (l->n_askers > SHARES ? l->n_askers : SHARES);
     want = want > BORROW_MAX ? BORROW_MAX : want;
     want = want > share ? (share ? share : 1) : want;
     while (n < want && l->n_free > 0) {
@@ -167,8 +179,7 @@ static bool on_its_way(const struct lend *l) {
 }
 
 bool lend_hopeless(const struct lend *l) {
-    bool full = l->resident >= step_count(l) || l->no_room;
-    return l->n_free == 0 && !l->busy && full && !on_its_way(l);
+    return l->n_free == 0 && !l->busy && is_full(l) && !on_its_way(l);
 }
 
 unsigned lend_used(const struct lend *l) {
@@ -244,6 +255,9 @@ static bool step_is_free(const struct lend *l, unsigned s) {
 
 /** Gives the highest wholly free step back. */
 static void shrink(struct lend *l) {
+    if (l->kept_back > 0 && l->n_free < STAGING_STEP_CHUNKS + l->kept_back) {
+        return;
+    }
     for (unsigned s = step_count(l); s-- > 0;) {
         if (!l->p->st->steps[s] || !step_is_free(l, s)) {
             continue;

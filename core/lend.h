@@ -16,6 +16,7 @@ struct lend {
     void *arg;
     unsigned n_free;
     uint32_t free[CHUNKS_MAX]; // a stack: what was freed last is warm and is taken first
+    unsigned kept_back;        // so many free ones are lent to no client (drain.h)
     unsigned resident;         // steps with memory
     unsigned step;             // that the job in hand makes or releases
     bool busy;
@@ -38,6 +39,10 @@ void lend_rebuild(struct lend *l);
 unsigned lend_take(struct lend *l, unsigned client, uint64_t number, unsigned want, uint32_t *out);
 /** `client` waits no longer. */
 void lend_unask(struct lend *l, unsigned client);
+/** True when staging cannot grow and fewer than `spare` chunks can be lent. */
+bool lend_short(const struct lend *l, unsigned spare);
+/** A free chunk for the engine itself, which sets its word; -1: there is none. */
+int lend_steal(struct lend *l);
 /** A chunk has become free. */
 void lend_give(struct lend *l, unsigned chunk);
 /** Takes back every chunk lent to `client`. */

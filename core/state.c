@@ -125,6 +125,9 @@ static void mark_recorded(const struct state *st, unsigned char *seen, size_t ca
     for (size_t i = 0; i < ARRAY_LEN(base); i++) {
         mark(seen, cap, base[i]);
     }
+    for (size_t i = 0; i < STRIPES_MAX; i++) {
+        mark(seen, cap, st->fd_stripe[i]);
+    }
     for (size_t i = 0; i < CLIENTS_MAX; i++) {
         mark(seen, cap, st->clients[i].used ? st->clients[i].pidfd : 0);
     }

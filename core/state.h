@@ -19,6 +19,7 @@
 #define FAILURES_MAX 64
 #define BROKEN_MAX   8
 #define BROKEN_NAMES 16
+#define ITEMS_MAX    65536 // chunks on their way through stripes: 256 GiB
 #define STATE_MAGIC  0x7374617465312e30ull
 #define NO_CLIENT    0xffffffffu
 
@@ -121,6 +122,25 @@ struct file_slot {
     char where[WHERE_CAP];
 };
 
+// A chunk on its way through the stripes (stripes.h). HELD: in staging, perhaps on its way to a stripe. STRIPED: on it,
+// and in staging if `chunk`. PASSED: the writer's, which brings it to the file. LITTER: a place on a stripe that a dead
+// engine's write may still reach: used by none as long as the pair lives.
+enum item_state { ITEM_FREE = 0, ITEM_HELD, ITEM_STRIPED, ITEM_PASSED, ITEM_LITTER };
+
+struct stripe_item {
+    _Atomic uint32_t state;
+    uint32_t file;    // slot
+    uint64_t file_id;
+    uint64_t number;  // of the hand-over
+    uint32_t client;
+    uint32_t chunk;   // of staging, + 1; 0: it is on the stripe only
+    int32_t device;   // which stripe; -1: none
+    uint32_t place;   // ... and where in it, in chunks
+    uint32_t crc;     // of its extents, one after the other
+    uint32_t spilled; // has been on the stripe only: counted in file_public.striped
+    struct msg_hand_over what;
+};
+
 struct failure {
     uint32_t client;
     uint64_t fetched[2]; // by its client, by the fastckpt command: numbers of the questions; 0: not yet
@@ -150,6 +170,7 @@ struct state {
     // base descriptors, open for as long as the pair lives
     int32_t fd_state, fd_staging, fd_numbers, fd_tables, fd_tables_ro, fd_listen, fd_lock, fd_log, fd_dir, fd_binary;
     int32_t fd_keeper; // pidfd of the keeper
+    int32_t fd_stripe[STRIPES_MAX]; // a file on each stripe, direct where that works; 0: none there
     uint32_t generation;
     uint32_t plain;         // after three crashes in a minute: threads, one entry at a time
     _Atomic uint64_t blame; // number of the entry whose thread crashed, written by the dying thread
@@ -172,6 +193,7 @@ struct state {
     struct entry entries[ENTRIES_MAX];
     struct file_slot files[FILES_MAX];
     struct chunk_slot chunks[CHUNKS_MAX];
+    struct stripe_item items[ITEMS_MAX];
 };
 
 /** The process-local view of the pair's memory: mapped again by each engine. */

@@ -86,7 +86,7 @@ struct file_public {
     _Atomic int32_t error;     // negative errno once the file has failed, else 0; never cleared while the slot is taken
     _Atomic uint32_t unnamed;  // another process has deleted its name: it is written, and never published
     _Atomic uint32_t looked;   // another process has it open: from the owner's next write on, all goes to the kernel
-    uint32_t pad;
+    _Atomic uint32_t striped; // chunks of it that are on a stripe and nowhere else
 };
 
 /** What a client sees of itself. */

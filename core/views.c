@@ -41,6 +41,7 @@ enum verdict views_lend(struct engine *e, struct entry *en) {
     }
     unsigned slot = (unsigned)(f - e->p.st->files);
     if (l->flags & LEND_SETTLE && !writer_settled(&e->writer, slot, en->msg.number)) {
+        drain_hurry(&e->drain, slot);
         return WAIT;
     }
     if (l->flags & LEND_WRITE && f->state == FILE_CLOSED) {

@@ -87,7 +87,8 @@ bool writer_settled(const struct writer *w, unsigned slot, uint64_t number) {
             return false;
         }
     }
-    return !r->fence && (!r->head || word_number(w, r->head - 1) >= number);
+    return !r->fence && (!r->head || word_number(w, r->head - 1) >= number) &&
+           !(w->held && w->held(w->drain, slot, number));
 }
 
 uint64_t writer_bytes(const struct writer *w, unsigned slot) {
@@ -131,6 +132,9 @@ static void put_back(struct writer *w, struct file_run *r, unsigned chunk) {
 
 void writer_discard(struct writer *w, unsigned slot) {
     struct file_run *r = &w->run[slot];
+    if (w->discard) {
+        w->discard(w->drain, slot);
+    }
     while (r->head) {
         free_chunk(w, pop(w, r));
     }
@@ -448,7 +452,7 @@ void writer_rebuild(struct writer *w) {
     for (unsigned c = 0; found && c < CHUNKS_MAX; c++) {
         uint64_t word = chunk_load(w->p, c);
         enum chunk_state s = chunk_word_state(word);
-        if (s != CHUNK_HANDED && s != CHUNK_FLYING) {
+        if ((s != CHUNK_HANDED && s != CHUNK_FLYING) || (w->has && w->has(w->drain, c))) {
             continue;
         }
 #if FASTCKPT_BREAK != 2          // canary: a restart without fence

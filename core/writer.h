@@ -53,6 +53,11 @@ struct writer {
     void (*on_free)(void *arg, unsigned chunk);  // a chunk has become free
     void (*on_error)(void *arg, unsigned slot, int error, const char *what);
     void *arg;
+    // Chunks that are handed over and not here yet (drain.h). NULL: there are none such.
+    bool (*held)(void *drain, unsigned slot, uint64_t number); // of this file, handed over before `number`
+    void (*discard)(void *drain, unsigned slot);
+    bool (*has)(void *drain, unsigned chunk);
+    void *drain;
     uint32_t first_active; // slot + 1
     int64_t wake_ns;       // when the next failed step is due (CLOCK_MONOTONIC); 0: none
     struct file_run run[FILES_MAX];

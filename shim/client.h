@@ -75,6 +75,8 @@ uint32_t client_epoch(void);
 bool client_next_unwritten(uint64_t file, uint64_t after, struct msg *m, void **mem);
 /** For messages at a loss: had the engine that is gone still this file, closed and not published? */
 bool client_was_pending(uint64_t file, uint32_t slot);
+/** Had it bytes of this file that were in no memory any more, and not in the file yet? */
+bool client_only_striped(uint64_t file, uint32_t slot);
 
 /** Fork handler of the child: closes our descriptors, forgets connections, chunks and tables. */
 void client_after_fork(void);

@@ -260,6 +260,11 @@ bool client_next_unwritten(uint64_t file, uint64_t after, struct msg *m, void **
     return true;
 }
 
+bool client_only_striped(uint64_t file, uint32_t slot) {
+    const struct file_public *p = chunks.tables ? &chunks.tables->files[slot % FILES_MAX] : NULL;
+    return p && atomic_load(&p->id) == file && atomic_load(&p->striped) > 0;
+}
+
 bool client_was_pending(uint64_t file, uint32_t slot) {
     return chunks.tables && atomic_load(&chunks.tables->files[slot % FILES_MAX].id) == file;
 }

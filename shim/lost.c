@@ -196,6 +196,10 @@ void lost_recover(struct file *f, int fd) {
     if (staged && own < 0) {
         f->error = f->error ? f->error : -EIO;
         log_error("lost: %s: no descriptor of it is left to write its last bytes", f->name);
+    } else if (staged && client_only_striped(f->id, f->slot)) {
+        f->error = f->error ? f->error : -EIO;
+        log_error("lost: %s: a part of it was on the stripes only", f->name);
+        os_close(own);
     } else if (staged) {
         struct stat st;
         uint64_t end = f->staged_end;

@@ -35,6 +35,8 @@ static void expect_defaults(int disable) {
     cr_expect_eq(c.log, LOG_INFO);
     cr_expect_eq(c.report, 0);
     cr_expect_eq(c.retry, 60);
+    cr_expect_str_eq(c.stripes, "");
+    cr_expect_eq(c.drain_rate, 0);
     cr_expect_eq(c.async_shared, 0);
     cr_expect_eq(c.disable, disable);
     cr_expect_str_eq(c.runtime_dir, "");
@@ -120,6 +122,11 @@ Test(config, texts) {
     cr_expect_str_eq(c.paths, "/m\xc3\xb6\xff/a=b*");
     cr_expect_eq(load("FASTCKPT_RUNTIME_DIR=/run/x"), 0);
     cr_expect_str_eq(c.runtime_dir, "/run/x");
+    cr_expect_eq(load("FASTCKPT_STRIPES=/nvme0/ck:/nvme1/ck"), 0);
+    cr_expect_str_eq(c.stripes, "/nvme0/ck:/nvme1/ck");
+    cr_expect_eq(load("FASTCKPT_STRIPES=/0:/1:/2:/3:/4:/5:/6:/7:/8:/9:/a:/b:/c:/d:/e:/f"), 0);
+    cr_expect_eq(load("FASTCKPT_DRAIN_RATE=200M"), 0);
+    cr_expect_eq(c.drain_rate, 200 * MIB);
     cr_expect_eq(load("FASTCKPT_ENGINE=/opt/fastckpt"), 0);
     cr_expect_str_eq(c.engine, "/opt/fastckpt");
 }
@@ -135,6 +142,11 @@ Test(config, bad_values) {
         {"FASTCKPT_FSYNC=WAIT", "'WAIT'", "wait|defer"},
         {"FASTCKPT_EXIT=1", "'1'", "wait|leave"},
         {"FASTCKPT_IO=libaio", "'libaio'", "auto|uring|threads"},
+        {"FASTCKPT_STRIPES=nvme", "'nvme'", "absolute paths"},
+        {"FASTCKPT_STRIPES=/a:b", "'/a:b'", "absolute paths"},
+        {"FASTCKPT_STRIPES=/a:", "'/a:'", "absolute paths"},
+        {"FASTCKPT_STRIPES=/a:/b:/a", "'/a:/b:/a'", "different"},
+        {"FASTCKPT_STRIPES=/0:/1:/2:/3:/4:/5:/6:/7:/8:/9:/a:/b:/c:/d:/e:/f:/g", "STRIPES", "1 to 16"},
         {"FASTCKPT_DIRECT=on", "'on'", "auto|off"},
         {"FASTCKPT_LOG=2", "'2'", "error|info|debug"},
         {"FASTCKPT_REPORT=yes", "'yes'", "0|1"},

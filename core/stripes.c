@@ -1,0 +1,244 @@
+// SPDX-License-Identifier: MIT
+//
+// stripes: see stripes.h. The files have no names: what dies with the pair leaves nothing behind on the stripes.
+
+#include "stripes.h"
+
+#include "log.h"
+#include "os.h"
+#include "runtime.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define STEP_FIRST ((uint32_t)(64 * MIB / CHUNK_SIZE)) // places made at once, doubled up to ...
+#define STEP_MOST  ((uint32_t)(1 * GIB / CHUNK_SIZE))
+#define STEP_LEAST 4
+#define LOW_PLACES 8 // more are made below this
+#define FULL_NS    1000000000ll
+
+// ---- Opening
+
+/** A file without a name in a directory of the user's below `dir`. */
+static int open_file(const struct config *c, const char *dir, char *why, size_t cap) {
+    char sub[CONFIG_DIR_MAX], path[CONFIG_DIR_MAX];
+    log_format(sub, sizeof sub, "%s/fastckpt-%u", dir, (unsigned)geteuid());
+    int fd_dir = runtime_open(sub, path, sizeof path, why, cap);
+    if (fd_dir < 0) {
+        return fd_dir;
+    }
+    int direct = c->direct == DIRECT_OFF ? 0 : O_DIRECT;
+    int fd = os_openat(fd_dir, ".", O_TMPFILE | O_RDWR | direct, 0600);
+    if (fd < 0 && direct) {
+        fd = os_openat(fd_dir, ".", O_TMPFILE | O_RDWR, 0600);
+    }
+    os_close(fd_dir);
+    if (fd >= 0 && direct && !io_known_fs(fd)) {
+        os_fcntl(fd, F_SETFL, 0);
+    }
+    if (fd < 0) {
+        log_format(why, cap, "%s", log_errno(-fd));
+    }
+    return fd;
+}
+
+static bool known_device(const struct stripes *s, uint64_t dev) {
+    for (unsigned i = 0; i < STRIPES_MAX; i++) {
+        if (s->stripe[i].fd > 0 && s->stripe[i].dev == dev) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static void left_out(struct state *st, const char *dir, const char *why) {
+    char line[sizeof st->note];
+    log_format(line, sizeof line, "the stripe %s is not used: %s", dir, why);
+    log_error("%s", line);
+    if (!st->note[0]) {
+        memcpy(st->note, line, sizeof line);
+    }
+}
+
+static void open_one(struct stripes *s, unsigned i, const char *dir) {
+    struct state *st = s->p->st;
+    char why[256] = "";
+    struct stat at;
+    int fd = open_file(&st->config, dir, why, sizeof why);
+    if (fd < 0 || os_fstat(fd, &at) < 0) {
+        left_out(st, dir, why);
+        return;
+    }
+    if (known_device(s, at.st_dev)) {
+        left_out(st, dir, "it is on the same file system as another one");
+        os_close(fd);
+        return;
+    }
+    st->fd_stripe[i] = fd;
+    s->stripe[i].fd = fd;
+    s->stripe[i].dev = at.st_dev;
+}
+
+static void open_all(struct stripes *s) {
+    char dir[CONFIG_DIR_MAX];
+    const char *list = s->p->st->config.stripes;
+    for (unsigned i = 0; *list && i < STRIPES_MAX; i++) {
+        size_t len = strcspn(list, ":");
+        assert(len < sizeof dir);
+        memcpy(dir, list, len);
+        dir[len] = '\0';
+        open_one(s, i, dir);
+        list += len + (list[len] == ':');
+    }
+}
+
+// ---- Places
+
+static bool add_free(struct stripe *x, uint32_t place) {
+    if (x->n_free == x->cap) {
+        uint32_t cap = x->cap ? x->cap * 2 : 1024;
+        uint32_t *more = realloc(x->free, cap * sizeof *more);
+        if (!more) {
+            return false; // that place is not used again
+        }
+        x->free = more;
+        x->cap = cap;
+    }
+    x->free[x->n_free++] = place;
+    return true;
+}
+
+/** Finds a device again: the places that no item has are free. */
+static void find_again(struct stripes *s, unsigned i) {
+    struct stripe *x = &s->stripe[i];
+    const struct state *st = s->p->st;
+    struct stat at;
+    if (st->fd_stripe[i] <= 0 || os_fstat(st->fd_stripe[i], &at) < 0) {
+        return;
+    }
+    x->fd = st->fd_stripe[i];
+    x->dev = at.st_dev;
+    x->places = (uint32_t)((uint64_t)at.st_size / CHUNK_SIZE);
+    unsigned char *used = calloc(x->places + 1, 1);
+    for (unsigned k = 0; used && k < ITEMS_MAX; k++) {
+        const struct stripe_item *it = &st->items[k];
+        if (it->state != ITEM_FREE && it->device == (int)i && it->place < x->places) {
+            used[it->place] = 1;
+        }
+    }
+    for (uint32_t k = 0; used && k < x->places; k++) {
+        if (!used[k]) {
+            add_free(x, k);
+        }
+    }
+    free(used);
+}
+
+static void grow_run(struct io_job *job) {
+    struct stripe *x = job->arg;
+    job->result =
+        io_calls.fallocate(x->fd, 0, (off_t)(x->places * CHUNK_SIZE), (off_t)((uint64_t)x->step * CHUNK_SIZE));
+    if (job->result == -EOPNOTSUPP || job->result == -ENOSYS) { // then its lack of room shows at the write
+        job->result = io_calls.ftruncate(x->fd, (off_t)((x->places + (uint64_t)x->step) * CHUNK_SIZE));
+    }
+}
+
+static void grow_done(struct io_job *job) {
+    struct stripe *x = job->arg;
+    x->growing = false;
+    if (job->result >= 0) {
+        for (uint32_t k = 0; k < x->step; k++) {
+            add_free(x, x->places + x->step - 1 - k); // from the start of the file on
+        }
+        x->places += x->step;
+        x->step = x->step * 2 > STEP_MOST ? STEP_MOST : x->step * 2;
+    } else if (x->step > STEP_LEAST) {
+        x->step = STEP_LEAST;
+    } else {
+        x->full_ns = os_now_ns(CLOCK_MONOTONIC);
+    }
+    x->all->on_change(x->all->arg);
+}
+
+static bool may_grow(struct stripe *x) {
+    if (x->full_ns && os_now_ns(CLOCK_MONOTONIC) - x->full_ns > FULL_NS) {
+        x->full_ns = 0; // others may have made room
+    }
+    return !x->full_ns && x->places + x->step <= ITEMS_MAX;
+}
+
+static void grow(struct stripes *s, struct stripe *x) {
+    if (x->growing || x->n_free >= LOW_PLACES || !may_grow(x)) {
+        return;
+    }
+    x->growing = true;
+    x->job = (struct io_job){.run = grow_run, .done = grow_done, .arg = x, .device = x->dev};
+    io_job(s->io, &x->job);
+}
+
+int stripes_take(struct stripes *s, uint64_t turn, uint32_t *place) {
+    int best = -1;
+    bool later = false;
+    for (unsigned k = 0; k < STRIPES_MAX; k++) {
+        unsigned i = (unsigned)((turn + k) % STRIPES_MAX);
+        struct stripe *x = &s->stripe[i];
+        if (x->fd <= 0) {
+            continue;
+        }
+        grow(s, x);
+        bool busy = x->in_flight >= IO_DEPTH;
+        later |= x->growing || (busy && x->n_free > 0);
+        if (!busy && x->n_free > 0 && (best < 0 || x->in_flight < s->stripe[best].in_flight)) {
+            best = (int)i;
+        }
+    }
+    if (best < 0) {
+        return later ? -EAGAIN : -ENOSPC;
+    }
+    struct stripe *x = &s->stripe[best];
+    *place = x->free[--x->n_free];
+    x->in_flight++;
+    return best;
+}
+
+void stripes_done(struct stripes *s, int device, int error) {
+    struct stripe *x = &s->stripe[device];
+    x->in_flight--;
+    if (error == -ENOSPC || error == -EDQUOT) {
+        x->full_ns = os_now_ns(CLOCK_MONOTONIC);
+    } else if (error < 0 && x->fd > 0) {
+        char dir[32];
+        log_format(dir, sizeof dir, "number %d", device + 1);
+        left_out(s->p->st, dir, log_errno(-error));
+        x->fd = 0; // the state keeps the descriptor: what is on it is still read
+        s->n--;
+    }
+}
+
+void stripes_give(struct stripes *s, int device, uint32_t place) {
+    add_free(&s->stripe[device], place);
+}
+
+// ---- Start
+
+void stripes_start(struct stripes *s, struct pair *p, struct io *io) {
+    s->p = p;
+    s->io = io;
+    for (unsigned i = 0; i < STRIPES_MAX; i++) {
+        s->stripe[i].all = s;
+        s->stripe[i].step = STEP_FIRST;
+        if (p->st->generation > 1) {
+            find_again(s, i);
+        }
+    }
+    if (p->st->generation == 1) {
+        open_all(s);
+    }
+    for (unsigned i = 0; i < STRIPES_MAX; i++) {
+        s->n += s->stripe[i].fd > 0;
+    }
+}

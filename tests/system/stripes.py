@@ -1,0 +1,216 @@
+#!/usr/bin/python3
+# SPDX-License-Identifier: MIT
+# run-as: root
+# timeout: 240
+#
+# Proves that with FASTCKPT_STRIPES files arrive as they were written, whatever the target's speed, whichever stripe is
+# slow, full, missing or lies, and whoever is killed; that bytes go to all stripes, and a slow one takes less of them.
+# How: ext4 and xfs on loop devices as stripes, ext4 and btrfs as targets, throttled by the blkio controller; shares are
+# read from the loop devices' own counters. Cannot see what a real NVMe does, nor more than three stripes.
+
+import os
+import re
+import signal
+import sys
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
+from disks import *  # noqa: E402,F403
+from fc import *  # noqa: E402,F403
+
+SAVER = victim("saver")
+SHM = "/dev/shm/fastckpt-test-%d" % os.getpid()  # images: what they hold is memory, so that only the throttle is slow
+atexit.register(shutil.rmtree, SHM, True)
+
+
+made = []
+
+
+def disk(name, mib=400, fs="ext4"):
+    made.append(LoopFS(name, mib, fs, base=SHM))
+    made[-1].before = counter(made[-1])
+    return made[-1]
+
+
+def counter(fs):
+    with open("/sys/block/%s/stat" % os.path.basename(fs.loop)) as f:
+        return int(f.read().split()[6]) * 512
+
+
+def written(fs):
+    """Bytes that the device has been given since it was made: the counter is of the loop device, whatever is on it."""
+    return counter(fs) - fs.before
+
+
+def slow_target(name, stripes, bps=30 << 20, fs="ext4", mib=900, **config):
+    target = disk(name + "-t", mib, fs)
+    if bps:
+        target.throttle(bps)
+    made.append(Box(name, base=target.at, STRIPES=":".join(s.at for s in stripes), STAGING="64M", **config))
+    return target, made[-1]
+
+
+def saves(box, *options, timeout=60, **kw):
+    return box.run([SAVER, *options], timeout=timeout, **kw)
+
+
+def whole(box, names, old=()):
+    """All are whole and of this run; `old`: names that may be absent."""
+    got = check_saves(os.path.join(box.d, n) for n in names)
+    for path, (state, what) in got.items():
+        assert state == "whole" or os.path.basename(path) in old, "%s: %s %s" % (path, state, what)
+
+
+def alone(fn, *args):
+    """Runs a case, and frees what it has made."""
+    try:
+        fn(*args)
+    finally:
+        for thing in reversed(made):
+            thing.close() if isinstance(thing, Box) else thing.free()
+        made.clear()
+
+
+def bytes_arrive(io, fs):
+    a, b = disk("sa"), disk("sb", fs="xfs")
+    target, box = slow_target("arrive-" + io, [a, b], bps=0, fs=fs, io=io)
+    r = saves(box, "-s", str((70 << 20) + 12345), "-n", "4", "-w", "3000001")
+    assert r.rc == 0 and r.failures() == 0, r
+    assert r.classes()[0] == 4, r.err
+    whole(box, ["ckpt-%d.pt" % i for i in range(1, 5)])
+    shares = [written(a) >> 20, written(b) >> 20]
+    assert min(shares) > 80 and sum(shares) > 270, "the stripes were given %s MiB of 280" % shares
+    assert not box.leftovers() and not box.status()["failures"]
+
+
+def hold_is_the_stripes():
+    """A save four times the staging memory: its program is held by the stripes, not by the target."""
+    a, b = disk("sa"), disk("sb", fs="xfs")
+    target, box = slow_target("hold", [a, b], bps=20 << 20)
+    r = saves(box, "-s", str(256 << 20), "-n", "1", env={"FASTCKPT_EXIT": "leave"})
+    assert r.rc == 0, r
+    assert r.seconds < 6, "held for %.1f s; the target alone takes 9.6 s beyond staging" % r.seconds
+    assert box.status()["pending_files"] == 1
+    target.throttle(0)
+    box.wait()
+    whole(box, ["ckpt-1.pt"])
+
+
+def slower_takes_less():
+    a, b = disk("sa"), disk("sb")
+    a.throttle(100 << 20), b.throttle(25 << 20)
+    target, box = slow_target("share", [a, b], bps=0)
+    r = saves(box, "-s", str(320 << 20), "-n", "1")
+    assert r.rc == 0, r
+    share = written(a) / (written(a) + written(b))
+    assert 0.6 < share < 0.95, "the disk of 100 MB/s beside one of 25 took %.2f" % share
+    whole(box, ["ckpt-1.pt"])
+
+
+def full():
+    """Stripes with less room than one file: what does not fit goes to the file at once."""
+    a, b = disk("sa", 100), disk("sb", 120)
+    target, box = slow_target("full", [a, b], bps=60 << 20)
+    r = saves(box, "-s", str(200 << 20), "-n", "3", "-k", "2")
+    assert r.rc == 0 and r.failures() == 0, r
+    whole(box, ["ckpt-2.pt", "ckpt-3.pt"])
+
+
+def missing():
+    a = disk("sa")
+    target, box = slow_target("missing", [a], bps=0)
+    box.config["STRIPES"] = "/nowhere/at-all:%s:%s" % (a.at, a.at + "/.")
+    r = saves(box, "-s", str(40 << 20), "-n", "2")
+    assert r.rc == 0 and r.failures() == 0, r
+    whole(box, ["ckpt-1.pt", "ckpt-2.pt"])
+    log = box.engine_log()
+    assert re.search("the stripe /nowhere/at-all is not used: .*No such file", log), log
+    assert re.search("the stripe .* is not used: it is on the same file system as another one", log), log
+    assert "/nowhere/at-all" in box.command("status").out
+
+
+def engine_killed():
+    """The engine dies again and again while chunks are on their way to the stripes, on them only, and back."""
+    a, b = disk("sa"), disk("sb", fs="xfs")
+    target, box = slow_target("killed", [a, b], bps=40 << 20)
+    p = box.start([SAVER, "-s", str(100 << 20), "-n", "4", "-w", "5000000"])
+    kills = 0
+    while p.poll() is None and kills < 12:
+        time.sleep(0.35)
+        s = box.status() or {}
+        if s.get("pending_bytes", 0) or s.get("staging_used", 0):
+            os.kill(s["engine_pid"], signal.SIGKILL)
+            kills += 1
+    out, err = p.communicate(timeout=90)
+    assert p.returncode == 0 and "lost" not in err, err
+    assert kills >= 5, "only %d kills" % kills
+    whole(box, ["ckpt-%d.pt" % i for i in range(1, 5)])
+
+
+def pair_killed():
+    """Keeper and engine at once: what was on the stripes only is named as lost, and told; names are old or whole."""
+    a = disk("sa")
+    target, box = slow_target("pair", [a], bps=20 << 20)
+    for name in ("ckpt-1.pt", "ckpt-2.pt"):
+        saves(box, "-p", name, "-s", "100", "-n", "1", shim=False)
+    p = box.start([SAVER, "-s", str(150 << 20), "-n", "3", "-F", "1", "-t", "300"])
+    s = eventually("chunks on a stripe only", lambda: (box.status() or {}).get("pending_bytes", 0) > (90 << 20) and
+                   box.status(), 20)
+    for pid in (s["keeper_pid"], s["engine_pid"]):
+        os.kill(pid, signal.SIGKILL)
+    target.throttle(0)
+    out, err = p.communicate(timeout=60)
+    assert "lost: ckpt-1.pt" in err, err
+    got = check_saves(os.path.join(box.d, "ckpt-%d.pt" % i) for i in (1, 2))
+    assert all(state == "whole" for state, _ in got.values()), got
+    assert "failed" in out or p.returncode != 0 or "lost" in err
+
+
+def stripe_file(box):
+    """The file on the first stripe, which has no name, by a descriptor of the engine's."""
+    fds = "/proc/%d/fd" % box.status()["engine_pid"]
+    return next(p for p in (os.path.join(fds, n) for n in os.listdir(fds))
+                if "/fastckpt-0/" in os.readlink(p) and "deleted" in os.readlink(p) and "/sa/" in os.readlink(p))
+
+
+def wrong_checksum():
+    """Bytes that have changed on the stripe are not published, and said; what comes later is not held up."""
+    a = disk("sa")
+    target, box = slow_target("lies", [a], bps=15 << 20)
+    saves(box, "-p", "ckpt-1.pt", "-s", "100", "-n", "1", shim=False)
+    p = box.start([SAVER, "-p", "ckpt-1.pt", "-s", str(170 << 20), "-n", "1"])
+    eventually("chunks on the stripe", lambda: written(a) > (165 << 20), 20)
+    with open(stripe_file(box), "r+b", buffering=0) as f:
+        size = os.fstat(f.fileno()).st_size
+        for at in range(8 << 20, size, 4 << 20):
+            f.seek(at + 4096)
+            f.write(b"lies" * 16)
+        os.fsync(f.fileno())
+    target.throttle(0)
+    out, err = p.communicate(timeout=60)
+    assert "ckpt-1.pt" in err and "wrong checksum" in err, err
+    state, seq = list(check_saves([os.path.join(box.d, "ckpt-1.pt")]).values())[0]
+    assert state == "whole" and os.path.getsize(os.path.join(box.d, "ckpt-1.pt")) < MIB, (state, seq)
+    r = saves(box, "-p", "other.pt", "-s", str(20 << 20), "-n", "1")
+    assert r.rc == 0, r
+    whole(box, ["other.pt"])
+
+
+def drain_rate():
+    a = disk("sa")
+    target, box = slow_target("rate", [a], bps=0, DRAIN_RATE="20M")
+    r = saves(box, "-s", str(60 << 20), "-n", "1")
+    assert r.rc == 0 and 2.2 < r.seconds < 9, "%.1f s for 59 MiB at 20 MiB/s" % r.seconds
+    p = box.start([SAVER, "-s", str(120 << 20), "-n", "1", "-p", "b.pt"], env={"FASTCKPT_EXIT": "leave"})
+    p.wait(30)
+    t = time.monotonic()
+    box.run(["sha1sum", os.path.join(box.d, "b.pt")])
+    assert time.monotonic() - t < 3, "a reader waited %.1f s for a file that it needs" % (time.monotonic() - t)
+    box.wait()
+    whole(box, ["ckpt-1.pt", "b.pt"])
+
+
+CASES = [("bytes-uring-ext4", bytes_arrive, "uring", "ext4"), ("bytes-threads-btrfs", bytes_arrive, "threads", "btrfs"),
+         ("hold", hold_is_the_stripes), ("share", slower_takes_less), ("full", full), ("missing", missing),
+         ("engine-killed", engine_killed), ("pair-killed", pair_killed), ("wrong-checksum", wrong_checksum),
+         ("drain-rate", drain_rate)]
+run_cases([(c[0], lambda c=c: alone(*c[1:])) for c in CASES])
