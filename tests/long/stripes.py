@@ -1,0 +1,16 @@
+#!/usr/bin/python3
+# SPDX-License-Identifier: MIT
+# run-as: root
+# timeout: 400
+#
+# Proves that a program is held by the stripes and not by the target, half as long by two as by one, that a slow stripe
+# takes less, the drain's rate, and what is left when both are killed. How: the cases of tests/system/stripes.py that take
+# long. Cannot see: what that one cannot.
+
+import os
+import sys
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "system"))
+import stripes  # noqa: E402
+
+stripes.run_some(stripes.LONG + [("killed-more", stripes.engine_killed, 20)])
