@@ -218,6 +218,8 @@ class Box:
         self.config = {"RUNTIME_DIR": self.rt, "PATHS": self.d + "/*", "REPORT": "1"}
         if io or os.environ.get("FASTCKPT_IO"):
             self.config["IO"] = io or os.environ["FASTCKPT_IO"]
+        if os.environ.get("TEST_STRIPES"):  # by hand: any test with everything going by stripes
+            self.config["STRIPES"] = os.environ["TEST_STRIPES"]
         self.config.update({k: v for k, v in config.items()})
         self.started = []
         atexit.register(self.close)

@@ -6,7 +6,8 @@
 # Proves that with FASTCKPT_STRIPES files arrive as they were written, whatever the target's speed, whichever stripe is
 # slow, full, missing or lies, and whoever is killed; that bytes go to all stripes, and a slow one takes less of them.
 # How: ext4 and xfs on loop devices as stripes, ext4 and btrfs as targets, throttled by the blkio controller; shares are
-# read from the loop devices' own counters; speeds are in tests/long/stripes.py. Cannot see what a real NVMe does, nor more than three stripes.
+# read from the loop devices' own counters; speeds are in tests/long/stripes.py.
+# Cannot see what a real NVMe does, nor more than two stripes.
 
 import os
 import re
