@@ -4,8 +4,8 @@
 # timeout: 400
 #
 # Proves that a program is held by the stripes and not by the target, half as long by two as by one, that a slow
-# stripe takes less, the drain's rate, and what is left when both are killed. How: the cases of tests/system/stripes.py that take
-# long. Cannot see: what that one cannot.
+# stripe takes less, the drain's rate, and what is left when both are killed.
+# How: the cases of tests/system/stripes.py that take long. Cannot see: what that one cannot.
 
 import os
 import sys

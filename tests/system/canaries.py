@@ -43,8 +43,8 @@ def without_sync():
 
 def without_fence():
     slow = engine(2)
-    # Whether a dead engine's write comes late is chance: several runs, one of which has to show it.
-    assert any(fenced("c2-%d" % i, ENGINE=slow) for i in range(5)), "five runs found no foreign bytes"
+    # Whether a dead engine's write comes late is chance: many runs, one of which has to show it (tests/long).
+    assert any(fenced("c2-%d" % i, ENGINE=slow) for i in range(40)), "forty runs found no foreign bytes"
 
 
 def before_the_bytes():
@@ -52,4 +52,4 @@ def before_the_bytes():
 
 
 if __name__ == "__main__":
-    run_cases([(f.__name__, f) for f in (on_simulated_disk, without_sync, without_fence, before_the_bytes)])
+    run_cases([(f.__name__, f) for f in (on_simulated_disk, without_sync, before_the_bytes)])
