@@ -278,7 +278,7 @@ static void tear_down(void) {
         rmdir(path);
     }
     rmdir(place[0]);
-    umount(place[1]);
+    umount2(place[1], MNT_DETACH); // its descriptors are still open
     rmdir(place[1]);
 }
 
