@@ -80,6 +80,19 @@ static int call_sync_dir(int dirfd) {
     return ret == -EINVAL ? 0 : ret; // a file system that knows no fsync of directories has nothing more to offer
 }
 
+/** btrfs writes what is fsynced into a log of its own: names that were changed before, elsewhere, may be lost all the
+ *  same. Only a commit of everything keeps them. */
+static int call_sync_names(int dirfd) {
+    const struct fs_type *t = fs_of(dirfd);
+    if (!t || t->magic != BTRFS_SUPER_MAGIC) {
+        return 0;
+    }
+    int fd = os_openat(dirfd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0);
+    int ret = fd < 0 ? fd : (int)OS_CALL(SYS_syncfs, fd, 0, 0, 0, 0, 0);
+    os_close(fd);
+    return ret;
+}
+
 static int call_futimens(int fd, const struct timespec ts[2]) {
     return os_utimensat(fd, NULL, ts, 0);
 }
@@ -105,7 +118,7 @@ static int call_close(int fd) {
     {                                                                                                                  \
         .pwrite_all = os_pwrite_all, .fsync = os_fsync, .fallocate = os_fallocate, .ftruncate = os_ftruncate,          \
         .futimens = call_futimens, .link_fd = call_link_fd, .linkat = call_linkat, .renameat = call_renameat,          \
-        .unlinkat = call_unlinkat, .sync_dir = call_sync_dir, .close = call_close,                                     \
+        .unlinkat = call_unlinkat, .sync_dir = call_sync_dir, .sync_names = call_sync_names, .close = call_close,      \
     }
 
 const struct io_calls io_calls_kernel = IO_CALLS_KERNEL;

@@ -30,6 +30,7 @@ struct io_calls {
     int (*renameat)(int olddir, const char *old, int newdir, const char *name);
     int (*unlinkat)(int dirfd, const char *name, int flags); // flags: 0 or AT_REMOVEDIR
     int (*sync_dir)(int dirfd);                              // dirfd may be O_PATH
+    int (*sync_names)(int dirfd); // what the program has renamed by itself, where an fsync may overtake it (btrfs)
     int (*close)(int fd);
 };
 extern struct io_calls io_calls; // the table in use

@@ -293,10 +293,19 @@ static void tell_failures(struct state *st, const uint32_t *slots, unsigned from
     }
 }
 
+/** What the kernel has renamed for the program (a directory) is no slot, and may be what makes a deletion safe. Once a
+ *  batch for a device; whether it fails says nothing of this slot. */
+static void sync_before_change(const struct file_slot *f, uint64_t *synced_dev) {
+    if (f->kind != SLOT_FILE && *synced_dev != f->dev && !io_keeps_order(f->fd_own, f->dev)) {
+        io_calls.sync_names(f->fd_dir);
+        *synced_dev = f->dev;
+    }
+}
+
 unsigned publish_names(struct state *st, const uint32_t *slots, unsigned n, int *result) {
     unsigned from = 0;
     struct dir_times times = {0};
-    uint64_t last = st->files[slots[n - 1]].publish;
+    uint64_t synced_dev = 0, last = st->files[slots[n - 1]].publish;
     for (unsigned i = 0; i < n; i++) {
         struct file_slot *f = &st->files[slots[i]];
         io_serve(f->id);
@@ -310,6 +319,7 @@ unsigned publish_names(struct state *st, const uint32_t *slots, unsigned n, int 
         if (!native) {
             note_mtime(&times, f);
         }
+        sync_before_change(f, &synced_dev);
         BREAK_POINT("publish-begin");
         result[i] = change ? change_one(st, f) : name_one(st, f, &new_name);
         BREAK_POINT("publish-named");
