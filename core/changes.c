@@ -68,6 +68,14 @@ static int reopen(int fd) {
     return os_openat(AT_FDCWD, path, O_RDONLY | O_NONBLOCK, 0);
 }
 
+/** Is `fd` what its directory has under the name? A file may have been published there since the client looked. (The
+ *  client has just asked the same: the kernel has it in memory.) */
+static bool still_there(int dirfd, const char *name, int fd) {
+    struct stat is, was;
+    return os_fstatat(dirfd, name, &is, AT_SYMLINK_NOFOLLOW) == 0 && os_fstat(fd, &was) == 0 &&
+           is.st_ino == was.st_ino && is.st_dev == was.st_dev;
+}
+
 enum dir_use { DIR_UNUSED, DIR_QUEUED, DIR_HOLDS };
 
 /** What the queue has to do with a directory: nothing, something that will be over when its turn comes, or names that
@@ -161,6 +169,9 @@ enum verdict changes_remove(struct engine *e, struct entry *en) {
     if (!pending && en->fds[1] <= 0) {
         return entries_say(e, en, open ? 0 : -EAGAIN); // published since the client looked: it looks again
     }
+    if (!pending && !still_there(en->fds[0], m->name, en->fds[1])) {
+        return entries_say(e, en, -EAGAIN);
+    }
     f->fd_own = pending ? os_fcntl(there->fd_own, F_DUPFD, 3) : en->fds[1];
     if (f->fd_own < 0) {
         return entries_say(e, en, f->fd_own);
@@ -184,7 +195,7 @@ static int rename_source(struct engine *e, const struct entry *en, struct file_s
         return -EBUSY;
     }
     bool pending = from && state == NAME_PENDING;
-    if (!pending && en->fds[2] <= 0) {
+    if (!pending && (en->fds[2] <= 0 || !still_there(en->fds[0], f->name, en->fds[2]))) {
         return -EAGAIN;
     }
     if (pending && from->kind == SLOT_FILE) {

@@ -24,7 +24,7 @@ static int trim(struct file_slot *f) {
         return r;
     }
     if ((uint64_t)s.st_size < f->size_made) {
-        log_info("%s: its size is below what was written: another process has truncated it", f->name);
+        log_info("%s: its size is below what was written: it has been cut off since", f->name);
     }
     // Only when no stranger can hold the file: an append between the look and the cut would be lost (design 8).
     return f->close_flags & CLOSE_SPAWNED ? 0 : io_calls.ftruncate(f->fd_prog, s.st_size);
