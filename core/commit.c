@@ -273,6 +273,9 @@ static void sync_start(struct commit *c, const uint32_t *list, unsigned n) {
 static void publish_run(struct io_job *job) {
     struct commit *c = job->arg;
     c->n_named = publish_names(c->p->st, c->batch, c->n_batch, c->batch_result);
+    if (c->on_named) {
+        c->on_named(c->p->st, c->batch, c->n_named, c->batch_result);
+    }
 }
 
 static const char *naming(const struct file_slot *f) {
@@ -316,13 +319,17 @@ static void publish_start(struct commit *c) {
     }
     // With a device that is broken, what one may do depends on how the one before it went.
     unsigned most = c->p->st->plain || state_broken(c->p->st) ? 1 : PUBLISH_BATCH;
+    bool any_safe = false;
     c->n_batch = 0;
     for (unsigned i = 0; i < c->n_queue && c->n_batch < most; i++) {
         unsigned slot = c->queue[i];
         struct file_slot *f = slot_file(c, slot);
-        if (f->synced < f->publish || c->run[slot].syncing || retry_early(&c->run[slot].retry, &c->wake_ns)) {
+        bool recorded = f->safe != SAFE_MAKING && !(f->kind != SLOT_FILE && any_safe);
+        if (f->synced < f->publish || !recorded || c->run[slot].syncing ||
+            retry_early(&c->run[slot].retry, &c->wake_ns)) {
             break;
         }
+        any_safe |= f->safe != SAFE_NO; // its end is recorded before something else happens to its name
         retry_begin(f, &c->run[slot].retry);
         c->run[slot].publishing = true;
         c->batch[c->n_batch++] = slot;

@@ -43,6 +43,8 @@ struct commit {
     struct writer *w;
     void (*on_done)(void *arg, unsigned slot); // published and durable, failed, dropped, or fsynced: look at the slot
     void *arg;
+    // In a worker, behind the names that a job has made and before anybody is told. NULL: nothing to do.
+    void (*on_named)(struct state *st, const uint32_t *slots, unsigned n, const int *result);
     unsigned n_queue, n_syncs;
     uint32_t queue[FILES_MAX]; // slots by publish number
     uint32_t syncs[FILES_MAX]; // slots with an fsync wanted and no publish

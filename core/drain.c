@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 //
 // drain: see drain.h. What happens to an item on a stripe is drain_io.c's; here is which one is next, what leaves
-// staging, and the start.
+// staging, and the start; that after a death is drain_rebuild.c's.
 
 #include "drain_inside.h"
 
@@ -9,13 +9,11 @@
 #include "layout.h"
 #include "os.h"
 
-#include <errno.h>
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
-#define NUMBER_MASK ((1ull << 48) - 1) // what a chunk's word holds of a number
 #define SPARE       8                  // free chunks below which what is on a stripe leaves staging
-#define KEPT_BACK   4                  // free chunks that are lent to none while something has to be read back
 #define OPEN_NS     300000000ll        // since its last hand-over, before an open file is drained
 #define BURST_NS    50000000ll         // what FASTCKPT_DRAIN_RATE did not use may be caught up with, as far as this
 
@@ -28,7 +26,7 @@ static void activate(struct drain *d, unsigned slot) {
     }
 }
 
-static void append(struct drain *d, uint32_t i) {
+void drain_append(struct drain *d, uint32_t i) {
     unsigned slot = drain_item(d, i)->file;
     struct drain_file *f = &d->file[slot];
     if (f->tail) {
@@ -40,7 +38,7 @@ static void append(struct drain *d, uint32_t i) {
     activate(d, slot);
 }
 
-static void append_fresh(struct drain *d, uint32_t i) {
+void drain_append_fresh(struct drain *d, uint32_t i) {
     d->run[i].fresh = true;
     if (d->fresh_last) {
         d->run[d->fresh_last - 1].next_fresh = i + 1;
@@ -59,14 +57,13 @@ static uint32_t pop(struct drain *d, struct drain_file *f) {
 
 // ---- Items
 
-static int new_item(struct drain *d, unsigned chunk) {
-    if (d->n_free == 0) {
-        return -ENOSPC;
-    }
+uint32_t drain_new_item(struct drain *d, unsigned chunk) {
+    assert(d->n_free > 0); // drain_crowded
     uint32_t i = d->free[--d->n_free];
     const struct chunk_slot *cs = &d->p->st->chunks[chunk];
     struct stripe_item *it = drain_item(d, i);
     uint64_t word = chunk_load(d->p, chunk);
+    d->high = i >= d->high ? i + 1 : d->high;
     it->file = cs->file;
     it->file_id = cs->file_id;
     it->number = chunk_word_number(word);
@@ -79,7 +76,7 @@ static int new_item(struct drain *d, unsigned chunk) {
     atomic_store_explicit(&it->state, ITEM_HELD, memory_order_release);
     BREAK_POINT("item-held");
     d->item_of[chunk] = i + 1;
-    return (int)i;
+    return i;
 }
 
 void drain_free_item(struct drain *d, uint32_t i) {
@@ -97,10 +94,35 @@ void drain_free_item(struct drain *d, uint32_t i) {
     d->free[d->n_free++] = i;
 }
 
-static void free_chunk(struct drain *d, unsigned chunk) {
+void drain_free_chunk(struct drain *d, unsigned chunk) {
     d->item_of[chunk] = 0;
     chunk_store(d->p, chunk, CHUNK_FREE, 0, 0);
     lend_give(d->lend, chunk);
+}
+
+/** It is in the file; what is on the stripe may be all that a crash leaves of it. */
+static void keep_item(struct drain *d, uint32_t i) {
+    struct stripe_item *it = drain_item(d, i);
+    if (it->spilled) {
+        atomic_fetch_sub(&d->p->t->files[it->file].striped, 1);
+        d->spilled--;
+        it->spilled = 0;
+    }
+    atomic_store_explicit(&it->state, ITEM_KEPT, memory_order_release);
+    BREAK_POINT("item-kept");
+    d->file[it->file].kept++;
+}
+
+/** Nobody needs its chunk any more; but its place, while a record may say that the file is there, or is still to. */
+void drain_end_item(struct drain *d, uint32_t i) {
+    const struct stripe_item *it = drain_item(d, i);
+    const struct file_slot *f = &d->p->st->files[it->file];
+    bool lost = f->unsafe || f->error || f->dropped;
+    if (it->device >= 0 && it->state != ITEM_HELD && (f->safe != SAFE_NO || !lost)) {
+        keep_item(d, i);
+    } else {
+        drain_free_item(d, i);
+    }
 }
 
 void drain_drop_item(struct drain *d, uint32_t i) {
@@ -113,9 +135,9 @@ void drain_drop_item(struct drain *d, uint32_t i) {
     }
     d->file[it->file].busy -= r->dead;
     if (it->chunk) {
-        free_chunk(d, it->chunk - 1);
+        drain_free_chunk(d, it->chunk - 1);
     }
-    drain_free_item(d, i);
+    drain_end_item(d, i);
     d->w->on_change(d->w->arg, it->file);
 }
 
@@ -129,17 +151,37 @@ void drain_discard(struct drain *d, unsigned slot) {
 
 bool drain_add(struct drain *d, unsigned chunk) {
     const struct chunk_slot *cs = &d->p->st->chunks[chunk];
-    int i = d->run && !d->p->st->plain ? new_item(d, chunk) : -ENOSPC;
-    if (i < 0) {
+    if (!d->run) {
         return false;
     }
+    uint32_t i = drain_new_item(d, chunk);
     struct file_slot *f = &d->p->st->files[cs->file];
     const struct extent *last = &cs->what.extent[cs->what.n - 1];
     f->size_end = max_u64(f->size_end, cs->what.index * CHUNK_SIZE + last->off + last->len);
     d->file[cs->file].last_ns = os_now_ns(CLOCK_MONOTONIC);
-    append(d, (uint32_t)i);
-    append_fresh(d, (uint32_t)i);
+    drain_append(d, i);
+    drain_append_fresh(d, i);
     return true;
+}
+
+void drain_release(struct drain *d, unsigned slot) {
+    for (uint32_t i = 0; i < d->high && d->file[slot].kept > 0; i++) {
+        struct stripe_item *it = drain_item(d, i);
+        if (it->state == ITEM_KEPT && it->file == slot) {
+            d->file[slot].kept--;
+            drain_free_item(d, i);
+        }
+    }
+}
+
+void drain_unsafe(struct drain *d, unsigned slot) {
+    struct file_slot *f = &d->p->st->files[slot];
+    if (d->run && !f->unsafe) {
+        f->unsafe = 1;
+        if (f->safe == SAFE_NO) {
+            drain_release(d, slot);
+        }
+    }
 }
 
 void drain_freed(struct drain *d, unsigned chunk) {
@@ -150,7 +192,7 @@ void drain_freed(struct drain *d, unsigned chunk) {
     d->item_of[chunk] = 0;
     d->file[slot].passed--;
     d->passed_to[drain_target(d, slot)]--;
-    drain_free_item(d, i);
+    drain_end_item(d, i);
 }
 
 // ---- What others ask
@@ -208,7 +250,7 @@ static int newest_striped(const struct drain *d) {
 
 static bool spill_one(struct drain *d) {
     int i = newest_striped(d);
-    if (i < 0 || d->n_free < CHUNKS_MAX) { // an item for each chunk that is handed over next
+    if (i < 0 || drain_crowded(d)) {
         return false;
     }
     struct stripe_item *it = drain_item(d, (uint32_t)i);
@@ -218,7 +260,7 @@ static bool spill_one(struct drain *d) {
     it->spilled = 1;
     *(volatile uint32_t *)&it->chunk = 0;
     BREAK_POINT("item-spilled");
-    free_chunk(d, chunk);
+    drain_free_chunk(d, chunk);
     return true;
 }
 
@@ -378,115 +420,4 @@ void drain_start(struct drain *d, struct pair *p, struct io *io, struct lend *l,
     w->discard = discard;
     w->has = has;
     w->drain = d;
-}
-
-static bool is_word_of(const struct drain *d, const struct stripe_item *it) {
-    uint64_t word = it->chunk ? chunk_load(d->p, it->chunk - 1) : 0;
-    enum chunk_state s = chunk_word_state(word);
-    return (s == CHUNK_HANDED || s == CHUNK_FLYING) && chunk_word_number(word) == (it->number & NUMBER_MASK);
-}
-
-/** A place that a dead engine's write may still reach gets an item of its own. */
-static void litter(struct drain *d, struct stripe_item *it) {
-    if (d->n_free > 0) {
-        struct stripe_item *x = drain_item(d, d->free[--d->n_free]);
-        x->device = it->device;
-        x->place = it->place;
-        x->spilled = 0;
-        atomic_store_explicit(&x->state, ITEM_LITTER, memory_order_release);
-        BREAK_POINT("item-litter");
-    }
-    it->device = -1;
-}
-
-static void find_again(struct drain *d, uint32_t i) {
-    struct stripe_item *it = drain_item(d, i);
-    enum item_state s = it->state;
-    if (s == ITEM_FREE || s == ITEM_LITTER) {
-        return;
-    }
-    if (it->spilled) {
-        atomic_fetch_add(&d->p->t->files[it->file].striped, 1);
-        d->spilled++;
-    }
-    bool here = is_word_of(d, it);
-    if (s != ITEM_STRIPED && !here) { // the writer was done with it
-        drain_free_item(d, i);
-        return;
-    }
-    it->chunk = here ? it->chunk : 0;
-    if (here) {
-        d->item_of[it->chunk - 1] = i + 1;
-    }
-    if (s == ITEM_HELD && it->device >= 0) {
-        litter(d, it);
-    }
-    if (s == ITEM_PASSED) {
-        d->file[it->file].passed++;
-        d->passed_to[drain_target(d, it->file)]++;
-    }
-}
-
-static uint32_t item_with(const struct drain *d, uint64_t number) {
-    for (uint32_t i = 0; i < ITEMS_MAX; i++) {
-        const struct stripe_item *it = &d->p->st->items[i];
-        if (it->state != ITEM_FREE && it->state != ITEM_LITTER && (it->number & NUMBER_MASK) == number) {
-            return i + 1;
-        }
-    }
-    return 0;
-}
-
-static const struct stripe_item *sorted_items;
-
-static int by_number(const void *a, const void *b) {
-    uint64_t x = sorted_items[*(const uint32_t *)a].number, y = sorted_items[*(const uint32_t *)b].number;
-    return x < y ? -1 : x > y;
-}
-
-/** Items as they were handed over, behind those that the writer finds itself. */
-static void list_again(struct drain *d) {
-    uint32_t *found = calloc(ITEMS_MAX, sizeof *found), n = 0;
-    for (uint32_t i = 0; found && i < ITEMS_MAX; i++) {
-        enum item_state s = drain_item(d, i)->state;
-        if (s == ITEM_HELD || s == ITEM_STRIPED) {
-            found[n++] = i;
-        }
-    }
-    sorted_items = d->p->st->items;
-    if (n > 0) {
-        qsort(found, n, sizeof *found, by_number);
-    }
-    for (uint32_t k = 0; k < n; k++) {
-        append(d, found[k]);
-        if (drain_item(d, found[k])->state == ITEM_HELD) {
-            append_fresh(d, found[k]);
-        }
-    }
-    free(found);
-}
-
-void drain_rebuild(struct drain *d) {
-    if (!d->run) {
-        return;
-    }
-    for (unsigned slot = 0; slot < FILES_MAX; slot++) {
-        atomic_store(&d->p->t->files[slot].striped, 0);
-    }
-    for (uint32_t i = 0; i < ITEMS_MAX; i++) {
-        find_again(d, i);
-    }
-    for (unsigned c = 0; c < d->p->st->staging_max / CHUNK_SIZE; c++) {
-        uint64_t word = chunk_load(d->p, c);
-        if (chunk_word_state(word) != CHUNK_HANDED || d->item_of[c]) {
-            continue;
-        }
-        if (item_with(d, chunk_word_number(word))) { // it had left staging, or was being read back
-            free_chunk(d, c);
-        } else {
-            new_item(d, c);
-        }
-    }
-    list_again(d);
-    d->lend->kept_back = d->spilled ? KEPT_BACK : 0;
 }

@@ -40,6 +40,7 @@ struct item_run {
 struct drain_file {
     uint32_t head, tail; // items that the writer has not, oldest first: item + 1
     unsigned passed;     // that it has
+    unsigned kept;       // in the file, and still on a stripe
     unsigned busy;       // of a dead file, still in hand
     int64_t last_ns;     // of the last hand-over (CLOCK_MONOTONIC)
     bool hurry;          // somebody waits for it
@@ -58,6 +59,7 @@ struct drain {
     uint32_t *free;
     uint32_t item_of[CHUNKS_MAX]; // + 1
     uint32_t fresh, fresh_last;   // + 1
+    uint32_t high;                // items below it have been used
     unsigned spilled;             // chunks on a stripe and not in staging
     unsigned reads;
     unsigned n_active;
@@ -79,6 +81,10 @@ bool drain_add(struct drain *d, unsigned chunk);
 void drain_freed(struct drain *d, unsigned chunk);
 /** Somebody waits for this file. */
 void drain_hurry(struct drain *d, unsigned slot);
+/** Something happens to the file that its chunks do not say: the stripes are no way to have it back. */
+void drain_unsafe(struct drain *d, unsigned slot);
+/** Its chunks leave the stripes: it is durable, or nobody wants it. */
+void drain_release(struct drain *d, unsigned slot);
 /** Throws away what the writer does not have: the file failed or was dropped. */
 void drain_discard(struct drain *d, unsigned slot);
 /** Is anything of the file in hand here? */

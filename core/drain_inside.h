@@ -23,12 +23,27 @@ static inline uint64_t drain_length(const struct stripe_item *it) {
     return n;
 }
 
+#define KEPT_BACK 4 // free chunks that are lent to none while something has to be read back
+
+/** So few items are left that what is on a stripe gets none: those that are free are for the chunks of staging. */
+static inline bool drain_crowded(const struct drain *d) {
+    return d->n_free < 2 * CHUNKS_MAX;
+}
+
+/** Puts an item at the end of its file's list, and of those that wait for a place. */
+void drain_append(struct drain *d, uint32_t i);
+void drain_append_fresh(struct drain *d, uint32_t i);
+/** An item for a chunk that is handed over. There is always one: see drain_crowded. */
+uint32_t drain_new_item(struct drain *d, unsigned chunk);
+void drain_free_chunk(struct drain *d, unsigned chunk);
 /** Gives the item a place and starts its write; or finds that it goes to the file at once. False: not now. */
 bool drain_place(struct drain *d, uint32_t i);
 /** Starts to read an item back into a free chunk. False: there is none. */
 bool drain_read(struct drain *d, uint32_t i);
 /** The item is the writer's no more, and nobody's. */
 void drain_free_item(struct drain *d, uint32_t i);
+/** Nobody needs its chunk any more. */
+void drain_end_item(struct drain *d, uint32_t i);
 /** The same of an item whose file is dead, when nothing of it is in hand any more. */
 void drain_drop_item(struct drain *d, uint32_t i);
 

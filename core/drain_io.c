@@ -9,16 +9,12 @@
 #include "layout.h"
 #include "log.h"
 #include "os.h"
+#include "stripelog.h"
 
 #include <errno.h>
-#include <libdeflate.h>
 
 static uint32_t checksum(const struct stripe_item *it, const char *chunk) {
-    uint32_t crc = 0;
-    for (uint32_t k = 0; k < it->what.n; k++) {
-        crc = libdeflate_crc32(crc, chunk + it->what.extent[k].off, it->what.extent[k].len);
-    }
-    return crc;
+    return stripelog_crc(chunk, it->what.extent, it->what.n);
 }
 
 /** What of a chunk lies on the stripe: whole blocks around its extents. */
@@ -53,6 +49,7 @@ static void part_done(struct item_run *r) {
         stripes_give(&d->stripes, device, it->place);
         r->direct = true;
         d->file[it->file].full = true;
+        drain_unsafe(d, it->file);
     } else {
         it->crc = r->crc;
         atomic_store_explicit(&it->state, ITEM_STRIPED, memory_order_release);
@@ -86,7 +83,8 @@ bool drain_place(struct drain *d, uint32_t i) {
         return true;
     }
     uint32_t place = 0;
-    int device = stripes_take(&d->stripes, it->file_id + it->what.index, &place);
+    bool none = d->p->st->plain || drain_crowded(d);
+    int device = none ? -ENOSPC : stripes_take(&d->stripes, it->file_id + it->what.index, &place);
     if (device == -EAGAIN) {
         return false;
     }
@@ -94,6 +92,7 @@ bool drain_place(struct drain *d, uint32_t i) {
     if (device < 0) {
         r->direct = true;
         d->file[it->file].full = true;
+        drain_unsafe(d, it->file);
         return true;
     }
     it->place = place;

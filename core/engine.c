@@ -10,6 +10,7 @@
 #include "log.h"
 #include "names.h"
 #include "os.h"
+#include "recover.h"
 #include "runtime.h"
 
 #include <errno.h>
@@ -110,6 +111,9 @@ static int start_modules(struct engine *e) {
     writer_start(&e->writer, &e->p, e->io);
     drain_start(&e->drain, &e->p, e->io, &e->lend, &e->writer);
     commit_start(&e->commit, &e->p, e->io, &e->writer);
+    e->safe.on_change = lend_changed;
+    e->safe.arg = e;
+    safe_start(&e->safe, &e->p, e->io, &e->drain, &e->commit);
     return 0;
 }
 
@@ -147,6 +151,32 @@ static void rebuild(struct engine *e) {
     log_info("engine %d goes on after a restart (generation %u)", getpid(), e->p.st->generation);
 }
 
+/** What a pair that was killed has left on the stripes: beside everything else, by a worker. */
+static void say_recovered(const char *line) {
+    log_error("%s", line);
+}
+
+static void recover_run(struct io_job *job) {
+    struct engine *e = job->arg;
+    int left = recover_stripes(e->p.st->config.stripes, false, false, say_recovered);
+    if (left > 0 && !e->p.st->note[0]) {
+        log_format(e->p.st->note, sizeof e->p.st->note,
+                   "%d files on the stripes could not be recovered: fastckpt recover --dry-run names them", left);
+    }
+}
+
+static void recover_done(struct io_job *job) {
+    free(job);
+}
+
+static void start_recovery(struct engine *e) {
+    struct io_job *job = e->drain.run ? calloc(1, sizeof *job) : NULL;
+    if (job) {
+        *job = (struct io_job){.run = recover_run, .done = recover_done, .arg = e, .device = 0};
+        io_job(e->io, job);
+    }
+}
+
 static int start(struct engine *e, int fd_state) {
     int r = state_attach(&e->p, fd_state);
     if (r == 0) {
@@ -172,6 +202,7 @@ static int start(struct engine *e, int fd_state) {
         return r;
     }
     rebuild(e);
+    start_recovery(e);
     e->pass = 1;
     intake_start(e);
     return 0;
@@ -215,6 +246,7 @@ static bool may_leave(struct engine *e) {
     }
     runtime_name(e->p.st->key, ".sock", name, sizeof name);
     os_unlinkat(e->p.st->fd_dir, name, 0);
+    stripes_leave(e->p.st);
     log_info("nothing left to do: leaving");
     return true; // the lock goes with the process
 }
@@ -240,9 +272,9 @@ static bool keeper_is_gone(const struct engine *e) {
     return os_poll(&p, 1, 0) > 0;
 }
 
-/** Milliseconds until a step that has failed is due again, or the drain, at most 200. */
+/** Milliseconds until a step that has failed is due again, or the stripes, at most 200. */
 static int until_due(const struct engine *e) {
-    const int64_t wake[] = {e->writer.wake_ns, e->commit.wake_ns, e->drain.wake_ns};
+    const int64_t wake[] = {e->writer.wake_ns, e->commit.wake_ns, e->drain.wake_ns, e->safe.wake_ns};
     int64_t at = 0;
     for (size_t i = 0; i < ARRAY_LEN(wake); i++) {
         at = wake[i] > 0 && (at == 0 || wake[i] < at) ? wake[i] : at;
@@ -285,6 +317,7 @@ static void turn(struct engine *e) {
         e->progress = false;
         drain_pump(&e->drain);
         writer_pump(&e->writer);
+        safe_pump(&e->safe);
         commit_pump(&e->commit);
         files_release_turn(e);
         entries_answer(e);

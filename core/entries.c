@@ -181,6 +181,7 @@ static enum verdict do_settle(struct engine *e, struct entry *en) {
         return entries_say(e, en, 0); // published and gone: as settled as can be
     }
     unsigned slot = (unsigned)(f - e->p.st->files);
+    drain_unsafe(&e->drain, slot);
     if (!f->error && !writer_settled(&e->writer, slot, en->msg.number)) {
         drain_hurry(&e->drain, slot);
         return WAIT;
@@ -206,6 +207,7 @@ static enum verdict do_sync(struct engine *e, struct entry *en) {
     if (en->msg.scope & SYNC_LOG && !publish) {
         return entries_say(e, en, 0); // it replaces an older file: its name moves at close
     }
+    drain_unsafe(&e->drain, slot); // it is settled, and perhaps native from here on
     if (en->state == ENTRY_RECORDED && !f->error) {
         if (publish && !f->linked) {
             f->shared |= f->client != en->client;

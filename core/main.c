@@ -9,6 +9,7 @@
 #include "doctor.h"
 #include "keeper.h"
 #include "log.h"
+#include "recover.h"
 #include "tool.h"
 #include "util.h"
 
@@ -23,6 +24,7 @@ static int usage(int status) {
     fprintf(out, "usage: fastckpt run [options] -- command [argument...]   runs the command under fastckpt\n"
                  "       fastckpt status [--json] [--watch]               what is pending, what has failed\n"
                  "       fastckpt wait                                    until everything closed so far is durable\n"
+                 "       fastckpt recover [--dry-run] [directory...]      files that a killed pair left on stripes\n"
                  "       fastckpt doctor [--json] [directory...] [-- command]   what it can do here, and remedies\n"
                  "       fastckpt bench [--json] [--size 256M] directory...     how fast directories are written\n"
                  "       fastckpt --help\n");
@@ -219,11 +221,44 @@ static int run_bench(int argc, char **argv) {
     return rq.n_dirs < 0 || load_config(&c) < 0 ? 2 : bench_directories(&c, &rq);
 }
 
+static void say(const char *line) {
+    puts(line);
+}
+
+/** recover [--dry-run] [DIR...]: without directories, those of FASTCKPT_STRIPES. */
+static int recover(int argc, char **argv) {
+    static struct config c;
+    char list[CONFIG_STRIPES_MAX] = "";
+    bool dry = false;
+    for (int i = 2; i < argc; i++) {
+        if (strcmp(argv[i], "--dry-run") == 0) {
+            dry = true;
+            continue;
+        }
+        size_t len = strlen(list);
+        if (argv[i][0] == '-' || (size_t)snprintf(list + len, sizeof list - len, "%s%s", len ? ":" : "", argv[i]) >=
+                                     sizeof list - len) {
+            return usage(2);
+        }
+    }
+    if (load_config(&c) < 0) {
+        return 2;
+    }
+    if (!list[0] && !c.stripes[0]) {
+        fprintf(stderr, "fastckpt: no directory and no FASTCKPT_STRIPES: nowhere to look\n");
+        return 2;
+    }
+    return recover_stripes(list[0] ? list : c.stripes, dry, true, say) > 0;
+}
+
 int main(int argc, char **argv) {
     static struct config c;
     const char *verb = argc > 1 ? argv[1] : "";
     if (strcmp(verb, "run") == 0) {
         return run(argc, argv);
+    }
+    if (strcmp(verb, "recover") == 0) {
+        return recover(argc, argv);
     }
     if (strcmp(verb, "serve") == 0) {
         return serve(argc, argv);

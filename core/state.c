@@ -127,6 +127,8 @@ static void mark_recorded(const struct state *st, unsigned char *seen, size_t ca
     }
     for (size_t i = 0; i < STRIPES_MAX; i++) {
         mark(seen, cap, st->fd_stripe[i]);
+        mark(seen, cap, st->fd_stripe_log[i]);
+        mark(seen, cap, st->fd_stripe_dir[i]);
     }
     for (size_t i = 0; i < CLIENTS_MAX; i++) {
         mark(seen, cap, st->clients[i].used ? st->clients[i].pidfd : 0);

@@ -74,6 +74,9 @@ enum slot_kind {
     SLOT_RENAME,   // `name` becomes `to`. fd_own: the inode, to be synced first if it is not a captured file's
 };
 
+/** Is there a record of the file on the stripes, from which it can be had without us? MAKING: perhaps. */
+enum safe_state { SAFE_NO = 0, SAFE_MAKING, SAFE_YES };
+
 struct file_slot {
     _Atomic uint32_t state;
     uint32_t kind; // enum slot_kind
@@ -106,6 +109,8 @@ struct file_slot {
     uint32_t way;              // UNLINK, RMDIR: of what a path can lead through, a symlink or a directory
     uint32_t over;             // its name was another slot's before, or is another's behind it (names.c)
     uint32_t taken;            // closed, and taken back by a program (LEND_WRITE): length and times are its own again
+    uint32_t safe;             // enum safe_state
+    uint32_t unsafe;           // the stripes do not have all of it
     uint32_t direct;           // direct writes work here (ext4, xfs)
     uint32_t close_flags;      // CLOSE_*
     uint64_t size_made;        // kernel size as we last made it
@@ -124,8 +129,8 @@ struct file_slot {
 
 // A chunk on its way through the stripes (stripes.h). HELD: in staging, perhaps on its way to a stripe. STRIPED: on it,
 // and in staging if `chunk`. PASSED: the writer's, which brings it to the file. LITTER: a place on a stripe that a dead
-// engine's write may still reach: used by none as long as the pair lives.
-enum item_state { ITEM_FREE = 0, ITEM_HELD, ITEM_STRIPED, ITEM_PASSED, ITEM_LITTER };
+// engine's write may still reach: used by none as long as the pair lives. KEPT: in the file too, until that is durable.
+enum item_state { ITEM_FREE = 0, ITEM_HELD, ITEM_STRIPED, ITEM_PASSED, ITEM_LITTER, ITEM_KEPT };
 
 struct stripe_item {
     _Atomic uint32_t state;
@@ -171,6 +176,10 @@ struct state {
     int32_t fd_state, fd_staging, fd_numbers, fd_tables, fd_tables_ro, fd_listen, fd_lock, fd_log, fd_dir, fd_binary;
     int32_t fd_keeper; // pidfd of the keeper
     int32_t fd_stripe[STRIPES_MAX]; // a file on each stripe, direct where that works; 0: none there
+    int32_t fd_stripe_log[STRIPES_MAX], fd_stripe_dir[STRIPES_MAX];
+    char stripe_id[48];     // what their names begin with
+    uint64_t log_end, log_number, log_epoch; // of the logs, which are all the same (stripelog.h)
+    uint32_t log_bad;       // one could not be written: nothing is safe any more
     uint32_t generation;
     uint32_t plain;         // after three crashes in a minute: threads, one entry at a time
     _Atomic uint64_t blame; // number of the entry whose thread crashed, written by the dying thread

@@ -1,48 +1,63 @@
 // SPDX-License-Identifier: MIT
 //
-// stripes: see stripes.h. The files have no names: what dies with the pair leaves nothing behind on the stripes.
+// stripes: see stripes.h. The names of the files are the engine's and no other's; what is in them when a pair dies is
+// recover's.
 
 #include "stripes.h"
 
 #include "log.h"
 #include "os.h"
 #include "runtime.h"
+#include "stripelog.h"
 
 #include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/statfs.h>
 #include <unistd.h>
 
-#define STEP_FIRST ((uint32_t)(64 * MIB / CHUNK_SIZE)) // places made at once, doubled up to ...
-#define STEP_MOST  ((uint32_t)(1 * GIB / CHUNK_SIZE))
-#define STEP_LEAST 4
-#define LOW_PLACES 8 // more are made below this
-#define FULL_NS    1000000000ll
+#define STEP_FIRST  ((uint32_t)(64 * MIB / CHUNK_SIZE)) // places made at once, doubled up to ...
+#define STEP_MOST   ((uint32_t)(1 * GIB / CHUNK_SIZE))
+#define STEP_LEAST  4
+#define LOW_PLACES  8 // more are made below this
+#define FULL_NS     1000000000ll
+#define MARGIN_PART 16 // this part of a stripe is left to the log, and at most ...
+#define MARGIN_MOST (512 * MIB)
 
 // ---- Opening
 
-/** A file without a name in a directory of the user's below `dir`. */
-static int open_file(const struct config *c, const char *dir, char *why, size_t cap) {
+/** Opens the directory of the user's below `dir`, which is made if it is missing. */
+static int open_dir(const char *dir, char *why, size_t cap) {
     char sub[CONFIG_DIR_MAX], path[CONFIG_DIR_MAX];
     log_format(sub, sizeof sub, "%s/fastckpt-%u", dir, (unsigned)geteuid());
-    int fd_dir = runtime_open(sub, path, sizeof path, why, cap);
-    if (fd_dir < 0) {
-        return fd_dir;
-    }
-    int direct = c->direct == DIRECT_OFF ? 0 : O_DIRECT;
-    int fd = os_openat(fd_dir, ".", O_TMPFILE | O_RDWR | direct, 0600);
-    if (fd < 0 && direct) {
-        fd = os_openat(fd_dir, ".", O_TMPFILE | O_RDWR, 0600);
-    }
-    os_close(fd_dir);
-    if (fd >= 0 && direct && !io_known_fs(fd)) {
-        os_fcntl(fd, F_SETFL, 0);
+    return runtime_open(sub, path, sizeof path, why, cap);
+}
+
+/** Makes the two files of this engine in it, the log locked. */
+static int open_files(struct state *st, unsigned i, int fd_dir) {
+    char name[64];
+    log_format(name, sizeof name, "%s.%u.log", st->stripe_id, i);
+    int fd_log = os_openat(fd_dir, name, O_CREAT | O_EXCL | O_RDWR, 0600);
+    int r = fd_log < 0 ? fd_log : stripelog_lock(fd_log);
+    log_format(name, sizeof name, "%s.%u.data", st->stripe_id, i);
+    int direct = st->config.direct == DIRECT_OFF ? 0 : O_DIRECT;
+    int fd = r < 0 ? r : os_openat(fd_dir, name, O_CREAT | O_EXCL | O_RDWR | direct, 0600);
+    if (fd == -EINVAL && direct) {
+        os_unlinkat(fd_dir, name, 0); // made all the same
+        fd = os_openat(fd_dir, name, O_CREAT | O_EXCL | O_RDWR, 0600);
     }
     if (fd < 0) {
-        log_format(why, cap, "%s", log_errno(-fd));
+        os_close(fd_log);
+        return fd;
     }
+    if (direct && !io_known_fs(fd)) {
+        os_fcntl(fd, F_SETFL, 0);
+    }
+    st->fd_stripe_dir[i] = fd_dir;
+    st->fd_stripe_log[i] = fd_log;
+    st->fd_stripe[i] = fd;
     return fd;
 }
 
@@ -68,24 +83,32 @@ static void open_one(struct stripes *s, unsigned i, const char *dir) {
     struct state *st = s->p->st;
     char why[256] = "";
     struct stat at;
-    int fd = open_file(&st->config, dir, why, sizeof why);
-    if (fd < 0 || os_fstat(fd, &at) < 0) {
+    int fd_dir = open_dir(dir, why, sizeof why);
+    if (fd_dir < 0) {
         left_out(st, dir, why);
         return;
     }
-    if (known_device(s, at.st_dev)) {
+    int r = os_fstat(fd_dir, &at);
+    if (r == 0 && known_device(s, at.st_dev)) {
         left_out(st, dir, "it is on the same file system as another one");
-        os_close(fd);
+        os_close(fd_dir);
         return;
     }
-    st->fd_stripe[i] = fd;
-    s->stripe[i].fd = fd;
+    r = r < 0 ? r : open_files(st, i, fd_dir);
+    if (r < 0) {
+        left_out(st, dir, log_errno(-r));
+        os_close(fd_dir);
+        return;
+    }
+    s->stripe[i].fd = r;
     s->stripe[i].dev = at.st_dev;
 }
 
 static void open_all(struct stripes *s) {
     char dir[CONFIG_DIR_MAX];
     const char *list = s->p->st->config.stripes;
+    log_format(s->p->st->stripe_id, sizeof s->p->st->stripe_id, "%lx-%lx", (unsigned long)s->p->st->key,
+               (unsigned long)os_now_ns(CLOCK_REALTIME));
     for (unsigned i = 0; *list && i < STRIPES_MAX; i++) {
         size_t len = strcspn(list, ":");
         assert(len < sizeof dir);
@@ -138,10 +161,24 @@ static void find_again(struct stripes *s, unsigned i) {
     free(used);
 }
 
+/** The log beside the places needs room, too, and a recovery that cannot write it recovers nothing. */
+static bool leaves_room(int fd, uint64_t len) {
+    struct statfs s;
+    if (OS_CALL(SYS_fstatfs, fd, &s, 0, 0, 0, 0) < 0) {
+        return true;
+    }
+    uint64_t unit = (uint64_t)s.f_bsize, margin = min_u64((uint64_t)s.f_blocks * unit / MARGIN_PART, MARGIN_MOST);
+    return (uint64_t)s.f_bavail * unit >= len + margin;
+}
+
 static void grow_run(struct io_job *job) {
     struct stripe *x = job->arg;
-    job->result =
-        io_calls.fallocate(x->fd, 0, (off_t)(x->places * CHUNK_SIZE), (off_t)((uint64_t)x->step * CHUNK_SIZE));
+    uint64_t len = (uint64_t)x->step * CHUNK_SIZE;
+    if (!leaves_room(x->fd, len)) {
+        job->result = -ENOSPC;
+        return;
+    }
+    job->result = io_calls.fallocate(x->fd, 0, (off_t)(x->places * CHUNK_SIZE), (off_t)len);
     if (job->result == -EOPNOTSUPP || job->result == -ENOSYS) { // then its lack of room shows at the write
         job->result = io_calls.ftruncate(x->fd, (off_t)((x->places + (uint64_t)x->step) * CHUNK_SIZE));
     }
@@ -221,6 +258,17 @@ void stripes_done(struct stripes *s, int device, int error) {
 
 void stripes_give(struct stripes *s, int device, uint32_t place) {
     add_free(&s->stripe[device], place);
+}
+
+void stripes_leave(struct state *st) {
+    for (unsigned i = 0; i < STRIPES_MAX; i++) {
+        static const char *const kinds[] = {"data", "log"};
+        for (unsigned k = 0; k < ARRAY_LEN(kinds) && st->fd_stripe_dir[i] > 0; k++) {
+            char name[64];
+            log_format(name, sizeof name, "%s.%u.%s", st->stripe_id, i, kinds[k]);
+            os_unlinkat(st->fd_stripe_dir[i], name, 0);
+        }
+    }
 }
 
 // ---- Start

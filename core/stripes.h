@@ -43,5 +43,7 @@ int stripes_take(struct stripes *s, uint64_t turn, uint32_t *place);
 void stripes_done(struct stripes *s, int device, int error);
 /** The place is free again. */
 void stripes_give(struct stripes *s, int device, uint32_t place);
+/** The pair leaves with nothing left to do: takes its files away. */
+void stripes_leave(struct state *st);
 
 #endif

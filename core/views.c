@@ -49,6 +49,7 @@ enum verdict views_lend(struct engine *e, struct entry *en) {
             return WAIT;
         }
         f->taken = 1;
+        drain_unsafe(&e->drain, slot);
     }
     if (l->flags & LEND_SETTLE && f->state == FILE_OPEN) {
         atomic_store(&e->p.t->files[slot].looked, 1);

@@ -116,8 +116,8 @@ static void tell_closed(void) {
         uint64_t id = atomic_exchange(&c->id, 0);
         if (id != 0 && client_was_pending(id, c->slot)) {
             atomic_store(&owed_error, 1);
-            log_error("lost: %s was %s when keeper and engine were both killed; its old content stays", c->name,
-                      c->what);
+            log_error("lost: %s was %s when keeper and engine were both killed; its old content stays%s", c->name,
+                      c->what, shim.config.stripes[0] ? ", unless it is on the stripes: fastckpt recover" : "");
         }
     }
 }

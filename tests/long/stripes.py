@@ -11,6 +11,7 @@ import os
 import sys
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "system"))
+import recover  # noqa: E402
 import stripes  # noqa: E402
 
-stripes.run_some(stripes.LONG + [("killed-more", stripes.engine_killed, 20)])
+stripes.run_some(stripes.LONG + [("killed-more", stripes.engine_killed, 20), ("recover-random", recover.at_random, 40)])

@@ -133,10 +133,10 @@ def slower_takes_less():
     whole(box, ["ckpt-1.pt"])
 
 
-def full():
+def full(uid=None):
     """Stripes with less room than one file: what does not fit goes to the file at once."""
     a, b = disk("sa", 60), disk("sb", 50)
-    target, box = slow_target("full", [a, b], bps=150 << 20)
+    target, box = slow_target("full", [a, b], bps=150 << 20, uid=uid)
     r = saves(box, "-s", str(150 << 20), "-n", "3", "-k", "2")
     assert r.rc == 0 and r.failures() == 0, r
     whole(box, ["ckpt-2.pt", "ckpt-3.pt"])
@@ -192,11 +192,18 @@ def pair_killed():
     assert "failed" in out or p.returncode != 0 or "lost" in err
 
 
-def stripe_file(box):
-    """The file on the first stripe, which has no name, by a descriptor of the engine's."""
-    fds = "/proc/%d/fd" % box.status()["engine_pid"]
-    return next(p for p in (os.path.join(fds, n) for n in os.listdir(fds))
-                if "/fastckpt-0/" in os.readlink(p) and "deleted" in os.readlink(p) and "/sa/" in os.readlink(p))
+def stripe_file(stripe, kind="data"):
+    d = os.path.join(stripe.at, "fastckpt-%d" % os.geteuid())
+    return next(os.path.join(d, n) for n in os.listdir(d) if n.endswith("." + kind))
+
+
+def lie(stripe, first=2):
+    """Changes bytes of every chunk on the stripe from number `first` on."""
+    with open(stripe_file(stripe), "r+b", buffering=0) as f:
+        for at in range(first << 22, os.fstat(f.fileno()).st_size, 4 << 20):
+            f.seek(at + 4096)
+            f.write(b"lies" * 16)
+        os.fsync(f.fileno())
 
 
 def wrong_checksum():
@@ -206,12 +213,7 @@ def wrong_checksum():
     saves(box, "-p", "ckpt-1.pt", "-s", "100", "-n", "1", shim=False)
     p = box.start([SAVER, "-p", "ckpt-1.pt", "-s", str(120 << 20), "-n", "1"])
     eventually("chunks on the stripe", lambda: written(a) > (115 << 20), 20)
-    with open(stripe_file(box), "r+b", buffering=0) as f:
-        size = os.fstat(f.fileno()).st_size
-        for at in range(8 << 20, size, 4 << 20):
-            f.seek(at + 4096)
-            f.write(b"lies" * 16)
-        os.fsync(f.fileno())
+    lie(a)
     target.throttle(0)
     out, err = p.communicate(timeout=60)
     assert "ckpt-1.pt" in err and "wrong checksum" in err, err
@@ -236,7 +238,7 @@ def drain_rate():
     whole(box, ["ckpt-1.pt", "b.pt"])
 
 
-SHORT = [("bytes-uring-ext4", bytes_arrive, "uring", "ext4"), ("full", full), ("missing", missing),
+SHORT = [("bytes-uring-ext4", bytes_arrive, "uring", "ext4"), ("full", full, USER), ("missing", missing),
          ("engine-killed", engine_killed), ("wrong-checksum", wrong_checksum)]
 LONG = [("bytes-threads-btrfs", bytes_arrive, "threads", "btrfs"), ("hold", hold_is_the_stripes),
         ("speed", two_are_twice_one), ("share", slower_takes_less), ("pair-killed", pair_killed),

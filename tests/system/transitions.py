@@ -35,7 +35,7 @@ def run(args):
         at += ",item-placed:1:" + hits[1]
     box = Box(name, ENGINE=binary, io=io, STAGING="128M", BREAK_AT=at)
     try:
-        if point.startswith(("item", "stripe")):
+        if point.startswith(("item", "stripe", "safe", "end-")):
             return point, k, striped(box), os.path.exists(hits[0])
         for n, (kind, ranks) in enumerate(jobs):
             wrong = job(box, "j%d" % n, kind, ranks)

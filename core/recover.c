@@ -1,0 +1,273 @@
+// SPDX-License-Identifier: MIT
+//
+// recover: see recover.h. Logs are found, read and ended here; how one file gets its name is recover_file.c's.
+
+#include "recover_inside.h"
+
+#include "log.h"
+#include "os.h"
+#include "stripelog.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define GROUPS_MAX 256 // pairs that have left something behind
+
+// ---- Reading the logs of one pair
+
+static char *read_log(int fd, size_t *len) {
+    struct stat s;
+    if (os_fstat(fd, &s) < 0) {
+        return NULL;
+    }
+    char *mem = malloc((size_t)s.st_size + 8);
+    *len = 0;
+    while (mem && *len < (size_t)s.st_size) {
+        ssize_t n = os_pread(fd, mem + *len, (size_t)s.st_size - *len, (off_t)*len);
+        if (n <= 0) {
+            break; // what can be read counts
+        }
+        *len += (size_t)n;
+    }
+    return mem;
+}
+
+/** How far the log is valid. */
+static void measure(struct log_copy *c) {
+    const struct log_head *h;
+    c->end = c->count = c->epoch = 0;
+    while ((h = stripelog_next(c->mem, c->len, &c->end, &c->engine, c->count + 1))) {
+        if (h->type == LOG_START && h->len >= sizeof *h + sizeof(struct log_start)) {
+            const struct log_start *s = (const void *)(h + 1);
+            c->epoch = s->epoch;
+            c->stripes = s->stripes;
+        }
+        c->count++;
+    }
+}
+
+static void choose_copy(struct group *g) {
+    for (unsigned i = 0; i < STRIPES_MAX; i++) {
+        struct log_copy c = {0};
+        if (g->fd_log[i] <= 0 || !(c.mem = read_log(g->fd_log[i], &c.len))) {
+            continue;
+        }
+        measure(&c);
+        bool better = c.epoch > g->log.epoch || (c.epoch == g->log.epoch && c.count > g->log.count);
+        free(better ? g->log.mem : c.mem);
+        g->log = better ? c : g->log;
+    }
+}
+
+static struct pending *find(struct group *g, uint64_t id) {
+    for (unsigned i = 0; i < g->n; i++) {
+        if (g->pending[i].safe->id == id) {
+            return &g->pending[i];
+        }
+    }
+    return NULL;
+}
+
+static void understand(struct group *g) {
+    const struct log_head *h;
+    size_t at = 0;
+    uint64_t engine = 0, number = 1;
+    g->pending = calloc(g->log.count + 1, sizeof *g->pending);
+    while (g->pending && (h = stripelog_next(g->log.mem, g->log.end, &at, &engine, number++))) {
+        const void *body = h + 1;
+        size_t len = h->len - sizeof *h;
+        struct pending *p;
+        if (h->type == LOG_SAFE && len >= sizeof(struct log_safe)) {
+            p = find(g, ((const struct log_safe *)body)->id);
+            p = p ? p : &g->pending[g->n++];
+            *p = (struct pending){.safe = body, .end = (const char *)h + h->len};
+        } else if (h->type == LOG_REDO && len >= sizeof(struct log_redo)) {
+            p = find(g, ((const struct log_redo *)body)->id);
+            if (p) {
+                p->redo_ino = ((const struct log_redo *)body)->ino;
+            }
+        } else if (h->type == LOG_END && len >= sizeof(struct log_end)) {
+            p = find(g, ((const struct log_end *)body)->id);
+            if (p) {
+                p->ended = true;
+            }
+        }
+    }
+}
+
+// ---- Writing to them
+
+/** Every copy becomes the best one, with the record behind it. */
+static int append(struct group *g, struct log_buf *b) {
+    int r = stripelog_finish(b, g->log.engine, g->log.count + 1);
+    for (unsigned i = 0; i < STRIPES_MAX && r == 0; i++) {
+        if (g->fd_log[i] > 0) {
+            r = g->written ? 0 : os_pwrite_all(g->fd_log[i], g->log.mem, g->log.end, 0);
+            r = r < 0 ? r : os_pwrite_all(g->fd_log[i], b->mem, b->len, (off_t)(g->log.end + g->added));
+            r = r < 0 ? r : os_fsync(g->fd_log[i]);
+        }
+    }
+    if (r == 0) {
+        g->written = true;
+        g->added += b->len;
+        g->log.count++;
+    }
+    stripelog_free(b);
+    return r;
+}
+
+int recover_note(struct group *g, enum log_type type, uint64_t id, uint64_t ino) {
+    struct log_buf b;
+    struct log_redo redo = {id, ino}; // END is the beginning of it
+    stripelog_begin(&b, type);
+    stripelog_add(&b, &redo, type == LOG_END ? sizeof(struct log_end) : sizeof redo);
+    return append(g, &b);
+}
+
+// ---- The pairs that have left something
+
+struct finding {
+    struct group *groups;
+    unsigned n;
+    bool dry;
+    void (*say)(const char *line);
+};
+
+static struct group *group_of(struct finding *f, const char *id) {
+    for (unsigned i = 0; i < f->n; i++) {
+        if (strcmp(f->groups[i].id, id) == 0) {
+            return &f->groups[i];
+        }
+    }
+    if (f->n == GROUPS_MAX) {
+        return NULL;
+    }
+    struct group *g = &f->groups[f->n++];
+    snprintf(g->id, sizeof g->id, "%s", id);
+    return g;
+}
+
+/** "ID.3.log" is the log of an engine on its fourth stripe. */
+static void look_at(struct finding *f, int dir, const char *name) {
+    char id[64] = "", data[80];
+    unsigned i = 0;
+    int end = 0;
+    if (strlen(name) > 60 || sscanf(name, "%47[0-9a-f-].%u.log%n", id, &i, &end) != 2 || end == 0 || name[end] ||
+        i >= STRIPES_MAX) {
+        return;
+    }
+    struct group *g = group_of(f, id);
+    if (!g || g->fd_log[i] > 0) {
+        return;
+    }
+    int fd = os_openat(dir, name, O_RDWR | O_CLOEXEC | O_NOFOLLOW, 0);
+    if (fd < 0) {
+        return;
+    }
+    int r = stripelog_lock(fd);
+    if (r < 0) {
+        g->alive = true;
+        os_close(fd);
+        return;
+    }
+    snprintf(data, sizeof data, "%s.%u.data", id, i);
+    int fd_data = os_openat(dir, data, O_RDONLY | O_CLOEXEC | O_NOFOLLOW, 0);
+    g->fd_log[i] = fd;
+    g->fd_data[i] = fd_data > 0 ? fd_data : 0;
+    g->fd_dir[i] = os_fcntl(dir, F_DUPFD_CLOEXEC, 3);
+}
+
+static void look_into(struct finding *f, const char *dir, size_t len) {
+    char path[CONFIG_DIR_MAX];
+    snprintf(path, sizeof path, "%.*s/fastckpt-%u", (int)len, dir, (unsigned)geteuid());
+    int fd = os_openat(AT_FDCWD, path, O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0);
+    struct stat s;
+    DIR *d = fd >= 0 && os_fstat(fd, &s) == 0 && s.st_uid == geteuid() ? fdopendir(fd) : NULL;
+    if (!d) {
+        os_close(fd);
+        return;
+    }
+    for (struct dirent *e; (e = readdir(d));) {
+        look_at(f, dirfd(d), e->d_name);
+    }
+    closedir(d);
+}
+
+static void delete_group(struct group *g) {
+    for (unsigned i = 0; i < STRIPES_MAX; i++) {
+        if (g->fd_log[i] > 0) {
+            char name[80];
+            snprintf(name, sizeof name, "%s.%u.data", g->id, i);
+            os_unlinkat(g->fd_dir[i], name, 0);
+            snprintf(name, sizeof name, "%s.%u.log", g->id, i); // last: without it nobody would find the other
+            os_unlinkat(g->fd_dir[i], name, 0);
+        }
+    }
+}
+
+static unsigned recover_group(struct finding *f, struct group *g) {
+    unsigned left = 0, here = 0;
+    bool behind = false;
+    choose_copy(g);
+    understand(g);
+    for (unsigned i = 0; i < STRIPES_MAX; i++) {
+        here |= g->fd_log[i] > 0 ? 1u << i : 0;
+    }
+    for (unsigned i = 0; i < g->n; i++) {
+        char line[CONFIG_DIR_MAX + 512];
+        if (g->pending[i].ended) {
+            continue;
+        }
+        int r = recover_file(g, i, behind, f->dry, line, sizeof line);
+        left += r < 0;
+        behind |= r < 0 && r != -EEXIST; // what has changed since is later than all of this
+        f->say(line);
+        if (r == 0 && !f->dry) {
+            recover_note(g, LOG_END, g->pending[i].safe->id, 0);
+        }
+    }
+    // What is missing may come back, and must find here that it has ended.
+    if (left == 0 && !f->dry && !(g->log.stripes & ~here)) {
+        delete_group(g);
+    }
+    return left;
+}
+
+static void close_group(struct group *g) {
+    for (unsigned i = 0; i < STRIPES_MAX; i++) {
+        int fds[] = {g->fd_log[i], g->fd_data[i], g->fd_dir[i]};
+        for (unsigned k = 0; k < ARRAY_LEN(fds); k++) {
+            if (fds[k] > 0) {
+                os_close(fds[k]);
+            }
+        }
+    }
+    free(g->log.mem);
+    free(g->pending);
+}
+
+int recover_stripes(const char *dirs, bool dry, bool used, void (*say)(const char *line)) {
+    struct finding f = {.groups = calloc(GROUPS_MAX, sizeof(struct group)), .dry = dry, .say = say};
+    unsigned left = 0;
+    for (const char *d = dirs; f.groups && *d;) {
+        size_t len = strcspn(d, ":");
+        look_into(&f, d, len);
+        d += len + (d[len] == ':');
+    }
+    for (unsigned i = 0; i < f.n; i++) {
+        if (f.groups[i].alive && used) {
+            char line[128];
+            snprintf(line, sizeof line, "in use by a running engine: %s", f.groups[i].id);
+            say(line);
+        }
+        left += f.groups[i].alive ? 0 : recover_group(&f, &f.groups[i]);
+        close_group(&f.groups[i]);
+    }
+    free(f.groups);
+    return (int)left;
+}

@@ -1,0 +1,250 @@
+// SPDX-License-Identifier: MIT
+//
+// recover_file: one file from the stripes: made again beside its name, compared with its checksums on the way, and
+// named if what is under the name is still what it was.
+
+#include "recover_inside.h"
+
+#include "log.h"
+#include "os.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/fs.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/xattr.h>
+#include <unistd.h>
+
+/** Walks over a record, and never beyond its end. */
+struct cursor {
+    const char *at, *end;
+};
+
+static const void *take(struct cursor *c, size_t len) {
+    size_t padded = align_up(len, 8);
+    const char *p = c->at;
+    if (padded < len || (size_t)(c->end - c->at) < padded) {
+        return NULL;
+    }
+    c->at += padded;
+    return p;
+}
+
+static int fill_part(const struct group *g, const struct log_part *p, int fd, char *chunk, char *why, size_t cap) {
+    if (p->device >= STRIPES_MAX || p->n > EXTENTS_MAX || g->fd_data[p->device] <= 0) {
+        snprintf(why, cap, "stripe number %u is missing", p->device + 1);
+        return -ENODEV;
+    }
+    for (uint32_t k = 0; k < p->n; k++) {
+        const struct extent *e = &p->extent[k];
+        if (e->off > CHUNK_SIZE || e->len > CHUNK_SIZE - e->off) {
+            return -EBADMSG;
+        }
+        for (size_t done = 0; done < e->len;) {
+            ssize_t n = os_pread(g->fd_data[p->device], chunk + e->off + done, e->len - done,
+                                 (off_t)(p->place * CHUNK_SIZE + e->off + done));
+            if (n <= 0) {
+                snprintf(why, cap, "stripe number %u: %s", p->device + 1, n ? log_errno((int)-n) : "it is too short");
+                return -EIO;
+            }
+            done += (size_t)n;
+        }
+    }
+    if (stripelog_crc(chunk, p->extent, p->n) != p->crc) {
+        snprintf(why, cap, "stripe number %u: wrong checksum of chunk %lu", p->device + 1, (unsigned long)p->index);
+        return -EBADMSG;
+    }
+    int r = 0;
+    for (uint32_t k = 0; k < p->n && r == 0; k++) {
+        r = os_pwrite_all(fd, chunk + p->extent[k].off, p->extent[k].len,
+                          (off_t)(p->index * CHUNK_SIZE + p->extent[k].off));
+    }
+    return r;
+}
+
+static int set_xattrs(struct cursor *c, uint32_t n, int fd) {
+    for (uint32_t i = 0; i < n; i++) {
+        const uint64_t *len = take(c, 16);
+        const char *name = len ? take(c, len[0]) : NULL;
+        const void *value = name ? take(c, len[1]) : NULL;
+        if (!value || len[0] == 0 || name[len[0] - 1]) {
+            return -EBADMSG;
+        }
+        if (fsetxattr(fd, name, value, len[1], 0) < 0 && errno != EPERM && errno != ENOTSUP) {
+            return -errno;
+        }
+    }
+    return 0;
+}
+
+/** The content and all that belongs to it, durable. */
+static int fill(const struct group *g, const struct pending *p, int fd, char *why, size_t cap) {
+    const struct log_safe *s = p->safe;
+    struct cursor c = {(const char *)(s + 1), p->end};
+    const struct log_part *parts = take(&c, (size_t)s->n_parts * sizeof *parts);
+    char *chunk = parts ? malloc(CHUNK_SIZE) : NULL;
+    int r = chunk ? os_ftruncate(fd, (off_t)s->size) : -EBADMSG;
+    for (uint32_t i = 0; i < s->n_parts && r == 0; i++) {
+        r = fill_part(g, &parts[i], fd, chunk, why, cap);
+    }
+    free(chunk);
+    for (uint32_t i = 0; i < s->n_native && r == 0; i++) {
+        const struct log_native *n = take(&c, sizeof *n);
+        const void *bytes = n ? take(&c, n->len) : NULL;
+        r = bytes ? os_pwrite_all(fd, bytes, n->len, (off_t)n->off) : -EBADMSG;
+    }
+    r = r < 0 ? r : set_xattrs(&c, s->xattrs_len, fd);
+    if (r == 0 && fchown(fd, s->uid, s->gid) < 0 && errno != EPERM) {
+        r = -errno;
+    }
+    if (r == 0 && fchmod(fd, s->mode) < 0) {
+        r = -errno;
+    }
+    struct timespec ts[2] = {s->atime, s->mtime};
+    if (r == 0 && s->times && futimens(fd, ts) < 0) {
+        r = -errno;
+    }
+    return r < 0 ? r : os_fsync(fd);
+}
+
+// ---- The name
+
+static void identity(int dir, const char *name, struct log_identity *id) {
+    struct stat s;
+    *id = (struct log_identity){0};
+    if (os_fstatat(dir, name, &s, AT_SYMLINK_NOFOLLOW) == 0) {
+        *id = (struct log_identity){s.st_dev, s.st_ino, (uint64_t)s.st_size, s.st_ctim.tv_sec, s.st_ctim.tv_nsec};
+    }
+}
+
+/** Is what is under the name what was there when the file was recorded, or an earlier one of this log? (Not by device:
+ *  its number changes with a reboot.) */
+static bool as_recorded(const struct group *g, unsigned i, const struct log_identity *now) {
+    const struct log_safe *s = g->pending[i].safe;
+    const struct log_identity *r = &s->replaced;
+    if (now->ino == r->ino && now->size == r->size && now->ctime_s == r->ctime_s && now->ctime_ns == r->ctime_ns) {
+        return true;
+    }
+    for (unsigned k = 0; k < i; k++) {
+        const struct pending *p = &g->pending[k];
+        bool same = p->safe->dir_ino == s->dir_ino && strcmp(p->safe->name, s->name) == 0;
+        if (same && now->ino && (now->ino == p->safe->shadow_ino || now->ino == p->redo_ino)) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static void hidden_name(const struct log_safe *s, char *buf, size_t cap) {
+    snprintf(buf, cap, ".fastckpt-recover-%lx", (unsigned long)s->id);
+}
+
+/** A file beside the name, without one where the file system has such. */
+static int make_beside(int dir, const char *hidden, bool *named) {
+    int fd = os_openat(dir, ".", O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
+    *named = fd < 0;
+    if (fd < 0) {
+        os_unlinkat(dir, hidden, 0); // of a recovery that was killed
+        fd = os_openat(dir, hidden, O_CREAT | O_EXCL | O_RDWR | O_CLOEXEC, 0600);
+    }
+    return fd;
+}
+
+static int link_beside(int fd, int dir, const char *name) {
+    char path[40];
+    snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+    return os_linkat(AT_FDCWD, path, dir, name, AT_SYMLINK_FOLLOW);
+}
+
+/** Puts the hidden file over what is there, if that is still `now`. */
+static int replace(int dir, const char *hidden, const char *name, const struct log_identity *now) {
+    struct log_identity out;
+    int r = os_renameat2(dir, hidden, dir, name, RENAME_EXCHANGE);
+    if (r == -EINVAL || r == -ENOSYS) { // not on this file system
+        return os_renameat2(dir, hidden, dir, name, 0);
+    }
+    identity(dir, hidden, &out);
+    if (r == 0 && out.ino != now->ino) { // somebody was faster
+        os_renameat2(dir, hidden, dir, name, RENAME_EXCHANGE);
+        r = -EEXIST;
+    }
+    os_unlinkat(dir, hidden, 0);
+    return r;
+}
+
+static int give_name(int fd, int dir, const struct log_safe *s, const struct log_identity *now, bool named) {
+    char hidden[64];
+    hidden_name(s, hidden, sizeof hidden);
+    int r;
+    if (!now->ino) {
+        r = named ? os_renameat2(dir, hidden, dir, s->name, RENAME_NOREPLACE) : link_beside(fd, dir, s->name);
+    } else {
+        os_unlinkat(dir, named ? "" : hidden, 0);
+        r = named ? 0 : link_beside(fd, dir, hidden);
+        r = r < 0 ? r : replace(dir, hidden, s->name, now);
+    }
+    return r < 0 ? r : os_fsync(dir);
+}
+
+static int publish(struct group *g, struct pending *p, int dir, const struct log_identity *now, char *why, size_t cap) {
+    const struct log_safe *s = p->safe;
+    char hidden[64];
+    bool named;
+    struct stat st;
+    hidden_name(s, hidden, sizeof hidden);
+    int fd = make_beside(dir, hidden, &named);
+    int r = fd < 0 ? fd : fill(g, p, fd, why, cap);
+    r = r < 0 ? r : os_fstat(fd, &st);
+    if (r == 0) {
+        p->redo_ino = st.st_ino;
+        r = recover_note(g, LOG_REDO, s->id, st.st_ino);
+    }
+    r = r < 0 ? r : give_name(fd, dir, s, now, named);
+    if (r < 0 && named && fd >= 0) {
+        os_unlinkat(dir, hidden, 0);
+    }
+    if (fd >= 0) {
+        os_close(fd);
+    }
+    return r;
+}
+
+int recover_file(struct group *g, unsigned i, bool behind, bool dry, char *line, size_t cap) {
+    struct pending *p = &g->pending[i];
+    const struct log_safe *s = p->safe;
+    char why[128] = "";
+    struct stat st;
+    struct log_identity now = {0};
+    int dir = os_openat(AT_FDCWD, s->dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0);
+    int r = dir < 0 ? dir : os_fstat(dir, &st);
+    if (r >= 0) {
+        identity(dir, s->name, &now);
+        r = st.st_ino == s->dir_ino ? 0 : -ESTALE;
+    }
+    if (r < 0) {
+        snprintf(line, cap, "not recovered: %s/%s: its directory: %s", s->dir, s->name, log_errno(-r));
+    } else if (now.ino && (now.ino == s->shadow_ino || now.ino == p->redo_ino)) {
+        snprintf(line, cap, "complete already: %s/%s", s->dir, s->name);
+    } else if (!as_recorded(g, i, &now)) {
+        r = -EEXIST;
+        snprintf(line, cap, "left alone: %s/%s: it has changed since", s->dir, s->name);
+    } else if (behind && now.ino) {
+        r = -ECANCELED;
+        snprintf(line, cap, "not recovered: %s/%s: an earlier file could not be; the old one stays", s->dir, s->name);
+    } else if (dry) {
+        snprintf(line, cap, "to be recovered: %s/%s, %lu bytes", s->dir, s->name, (unsigned long)s->size);
+    } else {
+        r = publish(g, p, dir, &now, why, sizeof why);
+        if (r < 0) {
+            snprintf(line, cap, "not recovered: %s/%s: %s", s->dir, s->name, why[0] ? why : log_errno(-r));
+        } else {
+            snprintf(line, cap, "recovered: %s/%s, %lu bytes", s->dir, s->name, (unsigned long)s->size);
+        }
+    }
+    if (dir >= 0) {
+        os_close(dir);
+    }
+    return r;
+}

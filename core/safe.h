@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: MIT
+//
+// safe: files that are closed and lie on the stripes, whole: a record in the stripes' logs from which they can be had
+// after keeper, engine or machine have died (recover.h). In the order of the commit queue: a file is recorded only when
+// all closed before it are, and nothing before it is to be deleted or renamed. What has ended is recorded as such
+// before anybody can see that it has: else a recovery would bring back what was deleted since.
+
+#ifndef FASTCKPT_SAFE_H
+#define FASTCKPT_SAFE_H
+
+#include "commit.h"
+#include "drain.h"
+
+struct safe {
+    struct pair *p;
+    struct io *io;
+    struct drain *drain;
+    struct commit *c;
+    void (*on_change)(void *arg);
+    void *arg;
+    int64_t wake_ns; // when the pump is due again (CLOCK_MONOTONIC); 0: when something changes
+    bool on, busy;
+    unsigned slot; // of the record that is being made
+    unsigned n_parts;
+    struct log_part *parts;
+    struct io_job job;
+    bool ending[FILES_MAX];
+};
+
+void safe_start(struct safe *s, struct pair *p, struct io *io, struct drain *d, struct commit *c);
+/** Starts the next record. Called once a turn of the loop. */
+void safe_pump(struct safe *s);
+/** A file that is dropped, has failed or is done: true when there is no record of it that has not ended. Else that is
+ *  made so; ask again when something has changed. */
+bool safe_ended(struct safe *s, unsigned slot);
+
+#endif

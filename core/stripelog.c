@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: MIT
+//
+// stripelog: see stripelog.h. No policy, no state.
+
+#include "stripelog.h"
+
+#include "os.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <libdeflate.h>
+#include <stdlib.h>
+#include <string.h>
+
+static void *grow(struct log_buf *b, size_t len) {
+    if (b->len + len > b->cap) {
+        size_t cap = b->len + len > 2 * b->cap ? b->len + len : 2 * b->cap;
+        char *mem = b->failed ? NULL : realloc(b->mem, cap);
+        if (!mem) {
+            b->failed = true;
+            return NULL;
+        }
+        b->mem = mem;
+        b->cap = cap;
+    }
+    void *at = b->mem + b->len;
+    memset(at, 0, len);
+    b->len += len;
+    return at;
+}
+
+void stripelog_begin(struct log_buf *b, enum log_type type) {
+    *b = (struct log_buf){0};
+    struct log_head *h = grow(b, sizeof *h);
+    if (h) {
+        h->magic = STRIPELOG_MAGIC;
+        h->type = type;
+    }
+}
+
+void *stripelog_add(struct log_buf *b, const void *data, size_t len) {
+    void *at = grow(b, align_up(len, 8));
+    if (at && data) {
+        memcpy(at, data, len);
+    }
+    return at;
+}
+
+int stripelog_finish(struct log_buf *b, uint64_t engine, uint64_t number) {
+    if (b->failed) {
+        return -ENOMEM;
+    }
+    struct log_head *h = (struct log_head *)(void *)b->mem;
+    h->engine = engine;
+    h->number = number;
+    h->len = b->len;
+    h->crc = 0;
+    h->crc = libdeflate_crc32(0, b->mem, b->len);
+    return 0;
+}
+
+void stripelog_free(struct log_buf *b) {
+    free(b->mem);
+    *b = (struct log_buf){0};
+}
+
+static bool is_sound(const char *mem, const struct log_head *h) {
+    static const uint32_t zero = 0;
+    uint32_t crc = libdeflate_crc32(0, mem, offsetof(struct log_head, crc));
+    crc = libdeflate_crc32(crc, &zero, sizeof zero);
+    crc = libdeflate_crc32(crc, mem + offsetof(struct log_head, len), h->len - offsetof(struct log_head, len));
+    return crc == h->crc;
+}
+
+const struct log_head *stripelog_next(const char *mem, size_t len, size_t *at, uint64_t *engine, uint64_t number) {
+    if (*at > len || len - *at < sizeof(struct log_head)) {
+        return NULL;
+    }
+    const struct log_head *h = (const struct log_head *)(const void *)(mem + *at);
+    if (h->magic != STRIPELOG_MAGIC || h->len < sizeof *h || h->len % 8 || h->len > len - *at ||
+        h->number != number || (*engine && h->engine != *engine) || !is_sound(mem + *at, h)) {
+        return NULL;
+    }
+    *engine = h->engine;
+    *at += h->len;
+    return h;
+}
+
+uint32_t stripelog_crc(const char *chunk, const struct extent *e, uint32_t n) {
+    uint32_t crc = 0;
+    for (uint32_t k = 0; k < n; k++) {
+        crc = libdeflate_crc32(crc, chunk + e[k].off, e[k].len);
+    }
+    return crc;
+}
+
+int stripelog_lock(int fd) {
+    struct flock l = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
+    int r = os_fcntl(fd, F_OFD_SETLK, (long)&l);
+    return r == -EACCES ? -EAGAIN : r;
+}
