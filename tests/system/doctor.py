@@ -213,6 +213,8 @@ def cuda():
 
 def no_proc():
     """Without /proc and /sys, in a root of its own."""
+    if "libasan" in sh("ldd", BIN):
+        raise Skip("a sanitizer wants /proc")
     root = os.path.join(TMP, "root")
     for n in ("bin", "tmp", "dev", "proc", "ck"):
         os.makedirs(os.path.join(root, n))
