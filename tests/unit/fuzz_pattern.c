@@ -63,8 +63,8 @@ static void compare(const char *pattern, const char *text) {
 
 static void check_set(const char *pattern, const char *text) {
     size_t len = strlen(pattern);
-    if (len < 4 || pattern[0] != '[' || pattern[1] == '!' || pattern[1] == ']' || !text[0] || text[0] == '/' ||
-        text[1] || strchr(pattern + 1, ']') != pattern + len - 1 || strpbrk(pattern + 1, "[\\")) {
+    if (len < 4 || pattern[0] != '[' || strchr("!^]", pattern[1]) || !text[0] || text[0] == '/' || text[1] ||
+        strchr(pattern + 1, ']') != pattern + len - 1 || strpbrk(pattern + 1, "[\\")) {
         return;
     }
     bool in = false;
