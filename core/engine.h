@@ -5,6 +5,7 @@
 //   intake.c   sockets → entries: peek, record, consume; passes
 //   entries.c  what each entry does when its turn has come, and when a waiting one is answered
 //   changes.c  the entries that delete or rename
+//   chunks.c   the entries by which chunks change hands
 //   views.c    the entries that look behind a name
 //   files.c    the slots of files, deletions and renames
 //   clients.c  hello, death, leaving
@@ -78,6 +79,11 @@ enum verdict entries_say(struct engine *e, struct entry *en, int result);
 enum verdict entries_answer_fds(struct engine *e, struct entry *en, int result, const int *fds, int nfds);
 /** Descriptors pass from the entry to a slot: both record them for a moment, none is closed. */
 void entries_keep_fds(struct entry *en, const struct file_slot *f);
+
+// chunks.c
+enum verdict chunks_borrow(struct engine *e, struct entry *en);
+enum verdict chunks_return(struct engine *e, struct entry *en);
+enum verdict chunks_hand_over(struct engine *e, struct entry *en);
 
 // views.c
 enum verdict views_lend(struct engine *e, struct entry *en);

@@ -63,69 +63,6 @@ enum verdict entries_say(struct engine *e, struct entry *en, int result) {
     return entries_answer_fds(e, en, result, NULL, 0);
 }
 
-// ---- Chunks
-
-static enum verdict do_borrow(struct engine *e, struct entry *en) {
-    struct msg_chunks *c = &en->msg.u.chunks;
-    unsigned n = lend_take(&e->lend, en->client, en->msg.number, c->n, c->chunk);
-    if (n == 0 && !lend_hopeless(&e->lend)) {
-        return WAIT;
-    }
-    lend_unask(&e->lend, en->client);
-    c->n = n;
-    return entries_say(e, en, n ? 0 : -EAGAIN);
-}
-
-static bool lent_to(struct engine *e, unsigned chunk, unsigned client) {
-    if (chunk >= CHUNKS_MAX) {
-        return false;
-    }
-    uint64_t w = chunk_load(&e->p, chunk);
-    return chunk_word_state(w) == CHUNK_LENT && chunk_word_client(w) == client;
-}
-
-static enum verdict do_return(struct engine *e, struct entry *en) {
-    const struct msg_chunks *c = &en->msg.u.chunks;
-    for (uint32_t i = 0; i < c->n && i < BORROW_MAX; i++) {
-        if (lent_to(e, c->chunk[i], en->client)) {
-            chunk_store(&e->p, c->chunk[i], CHUNK_FREE, 0, 0);
-            lend_give(&e->lend, c->chunk[i]);
-        }
-    }
-    return DONE;
-}
-
-static enum verdict do_hand_over(struct engine *e, struct entry *en) {
-    const struct msg_hand_over *h = &en->msg.u.hand_over;
-    struct file_slot *f = files_find(e, &en->msg);
-    if (!lent_to(e, h->chunk, en->client)) {
-        if (h->chunk < CHUNKS_MAX &&
-            chunk_load(&e->p, h->chunk) == chunk_word(CHUNK_HANDED, en->client, en->msg.number)) {
-            return DONE; // carried out before a restart: writer_rebuild has it
-        }
-        if (e->p.st->conns[en->conn].fd > 0 && e->p.st->conns[en->conn].client == en->client) {
-            log_error("process %d handed over a chunk that it has not borrowed", e->p.st->clients[en->client].pid);
-            intake_drop_conn(e, en->conn);
-        }
-        return DONE;
-    }
-    if (!f || f->client != en->client || f->dropped || f->error || f->flags & OPEN_FOLLOWED) {
-        chunk_store(&e->p, h->chunk, CHUNK_FREE, 0, 0);
-        lend_give(&e->lend, h->chunk);
-        return DONE;
-    }
-    struct chunk_slot *cs = &e->p.st->chunks[h->chunk];
-    cs->file = (uint32_t)(f - e->p.st->files);
-    cs->file_id = f->id;
-    cs->what = *h;
-    chunk_store(&e->p, h->chunk, CHUNK_HANDED, en->client, en->msg.number);
-    BREAK_POINT("chunk-handed");
-    if (!drain_add(&e->drain, h->chunk)) {
-        writer_add(&e->writer, h->chunk);
-    }
-    return DONE;
-}
-
 // ---- Files
 
 static enum verdict do_open(struct engine *e, struct entry *en) {
@@ -360,11 +297,12 @@ static enum verdict do_cancel(struct engine *e, struct entry *en) {
 }
 
 static enum verdict (*const deeds[MSG_TYPES])(struct engine *, struct entry *) = {
-    [MSG_OPEN] = do_open,   [MSG_BORROW] = do_borrow, [MSG_RESERVE] = do_reserve,    [MSG_HAND_OVER] = do_hand_over,
-    [MSG_CLOSE] = do_close, [MSG_SETTLE] = do_settle, [MSG_SYNC] = do_sync,          [MSG_DROP] = do_drop,
-    [MSG_WAIT] = do_wait,   [MSG_LEND] = views_lend,     [MSG_RETURN] = do_return,      [MSG_EXEC] = do_exec,
-    [MSG_LEAVE] = do_leave, [MSG_CANCEL] = do_cancel, [MSG_REMOVE] = changes_remove, [MSG_RENAME] = changes_rename,
-    [MSG_LIST] = views_list,
+    [MSG_OPEN] = do_open,                   [MSG_BORROW] = chunks_borrow,           [MSG_RESERVE] = do_reserve,
+    [MSG_HAND_OVER] = chunks_hand_over,     [MSG_CLOSE] = do_close,                 [MSG_SETTLE] = do_settle,
+    [MSG_SYNC] = do_sync,                   [MSG_DROP] = do_drop,                   [MSG_WAIT] = do_wait,
+    [MSG_LEND] = views_lend,                [MSG_RETURN] = chunks_return,           [MSG_EXEC] = do_exec,
+    [MSG_LEAVE] = do_leave,                 [MSG_CANCEL] = do_cancel,               [MSG_REMOVE] = changes_remove,
+    [MSG_RENAME] = changes_rename,          [MSG_LIST] = views_list,
 };
 
 // ---- Turns
