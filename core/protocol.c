@@ -67,7 +67,7 @@ static bool check_open(const struct msg_open *o) {
         return false;
     }
     bool hidden = o->flags & OPEN_HIDDEN ? component(o->hidden) : terminated(o->hidden, sizeof o->hidden);
-    return component(o->name) && hidden && terminated(o->where, sizeof o->where) && time_valid(&o->dir_mtime);
+    return component(o->name) && hidden && terminated(o->where, sizeof o->where);
 }
 
 // For RETURN the chunks count; a question for chunks has none yet.

@@ -25,7 +25,7 @@
 #include <sys/types.h>
 #include <time.h>
 
-#define MSG_MAGIC   0x6b636633u // changes with every change of a layout: both files come from one build
+#define MSG_MAGIC   0x6b636634u // changes with every change of a layout: both files come from one build
 #define MSG_FDS_MAX 3
 #define EXTENTS_MAX 16
 #define WHERE_CAP   240 // where the program opened a file, as text
@@ -94,9 +94,7 @@ struct msg_hello {
 };
 
 struct msg_open {
-    uint32_t flags;            // OPEN_*
-    uint32_t open_flags;       // the program's
-    struct timespec dir_mtime; // of the directory before the shadow was made
+    uint32_t flags; // OPEN_*
     char name[NAME_CAP];
     char hidden[NAME_CAP]; // with OPEN_HIDDEN
     char where[WHERE_CAP]; // where the program opened it, for the line that reports a failure; may be empty

@@ -35,9 +35,11 @@ enum class { CLASS_NATIVE, CLASS_FOLLOW, CLASS_SHADOW };
 
 static enum class classify(int flags) {
     bool excl = (flags & O_CREAT) && (flags & O_EXCL);
-    if (flags & (O_DIRECT | O_DSYNC | O_SYNC | O_PATH | O_DIRECTORY | __O_TMPFILE | O_ASYNC)){return CLASS_NATIVE;}
-return (flags & O_ACCMODE) == O_WRONLY && (flags & O_TRUNC) && !(flags & O_APPEND) && !excl ? CLASS_SHADOW
-                                                                                            : CLASS_FOLLOW;
+    if (flags & (O_DIRECT | O_DSYNC | O_SYNC | O_PATH | O_DIRECTORY | __O_TMPFILE | O_ASYNC)) {
+        return CLASS_NATIVE;
+    }
+    bool shadow = (flags & O_ACCMODE) == O_WRONLY && (flags & O_TRUNC) && !(flags & O_APPEND) && !excl;
+    return shadow ? CLASS_SHADOW : CLASS_FOLLOW;
 }
 
 // Tells the engine of `fd` and enters it; may take p->dir. 0, or an error: all is the caller's, as it was.
@@ -50,8 +52,6 @@ static int enlist(struct place *p, const struct request *rq, int fd, const struc
     struct msg q = {.type = MSG_OPEN};
     struct msg_open *o = &q.u.open;
     o->flags = s == NULL ? OPEN_FOLLOWED : (s->replaces ? OPEN_REPLACES : 0) | (s->hidden[0] ? OPEN_HIDDEN : 0);
-    o->open_flags = (uint32_t)rq->flags;
-    o->dir_mtime = p->mtime;
     memcpy(o->name, p->name, sizeof o->name);
     if (s != NULL) {
         memcpy(o->hidden, s->hidden, sizeof o->hidden);

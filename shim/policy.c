@@ -103,7 +103,6 @@ static int enter(struct place *p, int dirfd, const char *path) {
     p->dev = st.st_dev;
     p->ino = st.st_ino;
     p->mode = st.st_mode;
-    p->mtime = st.st_mtim;
     memcpy(p->name, base, n + 1);
     return 0;
 }

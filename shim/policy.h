@@ -29,8 +29,7 @@ struct place {
     bool linked; // the path ended in a symlink, which was followed
     dev_t dev;   // of the directory
     ino_t ino;
-    mode_t mode;           // of the directory
-    struct timespec mtime; // of the directory
+    mode_t mode; // of the directory
     char name[NAME_CAP];
 };
 
