@@ -24,12 +24,6 @@ unsigned changes_before(const struct engine *e, uint64_t number) {
     return commit_before(&e->commit, number, frees_space, NULL) + e->n_closing;
 }
 
-/** A slot for this entry, or: -EAGAIN it has to wait, -EMFILE. */
-static int take_slot(struct engine *e, const struct entry *en) {
-    int slot = files_crowded(en) ? -ENFILE : files_free_slot(e, en);
-    return slot >= 0 ? slot : e->commit.n_queue > 0 ? -EAGAIN : -EMFILE;
-}
-
 /** While a device is broken, nothing is deleted or replaced, and the program is told. What may lift that, and is in the
  *  queue before this entry, is waited for. True: *v is the verdict. */
 static bool is_refused(struct engine *e, struct entry *en, enum verdict *v) {
@@ -41,9 +35,29 @@ static bool is_refused(struct engine *e, struct entry *en, enum verdict *v) {
     return true;
 }
 
-/** The last steps of every change: the slot is filled. */
-static enum verdict queue(struct engine *e, struct entry *en, unsigned slot) {
+/** The first steps of every change: a slot for the name in `dir`, which queue() takes; or NULL, and *v is the verdict.
+ *  `loses`: something is deleted or replaced. */
+static struct file_slot *begin(struct engine *e, struct entry *en, const struct stat *dir, bool loses,
+                               enum verdict *v) {
+    if (loses && is_refused(e, en, v)) {
+        return NULL;
+    }
+    int slot = files_crowded(en) ? -ENFILE : files_free_slot(e, en);
+    if (slot < 0) { // those in the queue give theirs back
+        *v = e->commit.n_queue > 0 ? WAIT : entries_say(e, en, -EMFILE);
+        return NULL;
+    }
     struct file_slot *f = &e->p.st->files[slot];
+    f->fd_dir = en->fds[0];
+    f->dir_dev = dir->st_dev;
+    f->dir_ino = dir->st_ino;
+    memcpy(f->name, en->msg.u.change.name, sizeof f->name);
+    return f;
+}
+
+/** The last steps of every change: the slot is filled. */
+static enum verdict queue(struct engine *e, struct entry *en, struct file_slot *f) {
+    unsigned slot = (unsigned)(f - e->p.st->files);
     struct stat s;
     if (os_fstat(f->fd_own, &s) == 0) {
         f->dev = s.st_dev;
@@ -114,22 +128,14 @@ static enum verdict remove_dir(struct engine *e, struct entry *en) {
         en->msg.value = 1;
         return entries_say(e, en, 0);
     }
-    enum verdict refusal;
-    if (is_refused(e, en, &refusal)) {
-        return refusal;
+    enum verdict v;
+    struct file_slot *f = begin(e, en, &parent, true, &v);
+    if (!f) {
+        return v;
     }
-    int slot = take_slot(e, en);
-    if (slot < 0) {
-        return slot == -EAGAIN ? WAIT : entries_say(e, en, slot);
-    }
-    struct file_slot *f = &e->p.st->files[slot];
     f->kind = SLOT_RMDIR;
-    f->fd_dir = en->fds[0];
     f->fd_own = en->fds[1];
-    f->dir_dev = parent.st_dev;
-    f->dir_ino = parent.st_ino;
-    memcpy(f->name, m->name, sizeof f->name);
-    return queue(e, en, (unsigned)slot);
+    return queue(e, en, f);
 }
 
 enum verdict changes_remove(struct engine *e, struct entry *en) {
@@ -142,15 +148,11 @@ enum verdict changes_remove(struct engine *e, struct entry *en) {
     if (os_fstat(en->fds[0], &dir) < 0) {
         return entries_say(e, en, -EBADF);
     }
-    enum verdict refusal;
-    if (is_refused(e, en, &refusal)) {
-        return refusal;
+    enum verdict v;
+    struct file_slot *f = begin(e, en, &dir, true, &v);
+    if (!f) {
+        return v;
     }
-    int slot = take_slot(e, en);
-    if (slot < 0) {
-        return slot == -EAGAIN ? WAIT : entries_say(e, en, slot);
-    }
-    struct file_slot *f = &e->p.st->files[slot];
     struct file_slot *there = names_latest(&e->p, dir.st_dev, dir.st_ino, m->name, &state);
     if (there && state == NAME_ABSENT) {
         return entries_say(e, en, -ENOENT);
@@ -177,11 +179,7 @@ enum verdict changes_remove(struct engine *e, struct entry *en) {
         return entries_say(e, en, f->fd_own);
     }
     f->kind = SLOT_UNLINK;
-    f->fd_dir = en->fds[0];
-    f->dir_dev = dir.st_dev;
-    f->dir_ino = dir.st_ino;
-    memcpy(f->name, m->name, sizeof f->name);
-    return queue(e, en, (unsigned)slot);
+    return queue(e, en, f);
 }
 
 /** Fills in which inode is renamed. 0 or an error. */
@@ -242,27 +240,19 @@ enum verdict changes_rename(struct engine *e, struct entry *en) {
     if (os_fstat(en->fds[0], &from) < 0 || os_fstat(en->fds[1], &to) < 0) {
         return entries_say(e, en, -EBADF);
     }
-    enum verdict refusal;
-    if (replaces(e, en, &to) && is_refused(e, en, &refusal)) {
-        return refusal;
-    }
-    int slot = take_slot(e, en);
-    if (slot < 0) {
-        return slot == -EAGAIN ? WAIT : entries_say(e, en, slot);
+    enum verdict v;
+    struct file_slot *f = begin(e, en, &from, replaces(e, en, &to), &v);
+    if (!f) {
+        return v;
     }
     const struct file_slot *there = names_latest(&e->p, to.st_dev, to.st_ino, m->to, &state);
     if (there && state == NAME_OPEN) {
         return entries_say(e, en, -EBUSY);
     }
     bool over = there && state == NAME_PENDING;
-    struct file_slot *f = &e->p.st->files[slot];
-    f->fd_dir = en->fds[0];
     f->fd_to = en->fds[1];
-    f->dir_dev = from.st_dev;
-    f->dir_ino = from.st_ino;
     f->to_dev = to.st_dev;
     f->to_ino = to.st_ino;
-    memcpy(f->name, m->name, sizeof f->name);
     memcpy(f->to, m->to, sizeof f->to);
     int r = rename_source(e, en, f);
     if (r < 0) {
@@ -276,5 +266,5 @@ enum verdict changes_rename(struct engine *e, struct entry *en) {
         return entries_say(e, en, 0);
     }
     rename_target(f, there, state);
-    return queue(e, en, (unsigned)slot);
+    return queue(e, en, f);
 }
