@@ -10,7 +10,7 @@ import re
 import subprocess
 import time
 
-from fc import MIB, TMP, Skip, eventually, need, need_root, sh, victim
+from fc import MIB, TMP, Box, Skip, eventually, need, need_root, sh, victim
 
 _mounts = []
 
@@ -90,6 +90,20 @@ class LoopFS:
             self.loop = None
             with contextlib.suppress(OSError):
                 os.unlink(self.image)
+
+
+@contextlib.contextmanager
+def disk_box(name, mib=400, **config):
+    """A file system of its own and a box on it, (fs, box), which are gone in the end, whatever was throttled."""
+    fs = LoopFS(name + "-fs", mib)
+    box = Box(name, base=os.path.join(fs.at, "b"), **config)
+    try:
+        yield fs, box
+    finally:
+        if fs.key:
+            fs.throttle(0)
+        box.close()
+        fs.free()
 
 
 class BrokenFS(LoopFS):

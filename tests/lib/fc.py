@@ -24,6 +24,7 @@ BUILD = os.path.abspath(os.environ.get("BUILD", os.path.join(ROOT, "build")))
 PYTHON = "/usr/bin/python3"
 IS_ROOT = os.geteuid() == 0
 USER = 12345  # the unprivileged user of tests that prepare as root
+WHO = {"root": None, "user": USER}  # as a box takes it
 MIB = 1 << 20
 
 if "TEST_TMP" in os.environ:

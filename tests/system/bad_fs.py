@@ -15,7 +15,6 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."
 from fc import *  # noqa: E402,F403
 from disks import LoopFS, mount, umount  # noqa: E402
 
-WHO = {"root": None, "user": USER}
 OPS = ("o:0:wct:644:m.pt", "W:0:9M:1", "p:0:2M:300000:2", "z:0", "c:0", "S:m.pt",
        "o:0:wct:600:n.pt", "W:0:5000001:3", "f:0", "W:0:3M:4", "c:0", "S:n.pt",
        "o:0:wct:644:m.pt", "W:0:6M:5", "c:0", "S:m.pt", "m:n.pt:o.pt", "o:0:wct:644:p.pt", "W:0:2M:6", "c:0", "u:p.pt",

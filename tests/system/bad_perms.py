@@ -13,8 +13,6 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."
 from fc import *  # noqa: E402,F403
 from disks import mount, umount  # noqa: E402
 
-WHO = {"root": None, "user": USER}
-
 
 def both(box, *ops):
     """Runs natively and under the shim; the lines must be equal. Returns the shim's result."""

@@ -17,7 +17,6 @@ from fc import *  # noqa: E402,F403
 import fc  # noqa: E402
 from disks import BrokenFS, LoopFS  # noqa: E402
 
-WHO = {"root": None, "user": USER}
 SAVER = victim("saver")
 
 

@@ -15,7 +15,7 @@ import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
 from fc import *  # noqa: E402,F403
-from disks import LoopFS  # noqa: E402
+from disks import disk_box  # noqa: E402
 
 # Steps of a job, each a name and a function of no arguments. What it says is compared with the native run's.
 JOB = r'''
@@ -112,10 +112,7 @@ def lines(text):
 
 def seen_as_natively(who, io):
     """Every answer is the kernel's, soon, while the large save is pending."""
-    fs = LoopFS("queued-%s-%s" % (who, io), 400)
-    box = Box("queued-%s-%s" % (who, io), base=os.path.join(fs.at, "b"), uid=USER if who == "user" else None, io=io,
-              STAGING="192M")
-    try:
+    with disk_box("queued-%s-%s" % (who, io), uid=WHO[who], io=io, STAGING="192M") as (fs, box):
         native = box.native([PYTHON, "-c", JOB, "8"])
         assert native.rc == 0, repr(native)
         fs.throttle(30 * MIB)
@@ -141,16 +138,10 @@ def seen_as_natively(who, io):
         assert box.wait().rc == 0
         compare_trees(box.native_d, box.d, ignore=("big.pt",))
         assert not box.leftovers(box.d), box.leftovers(box.d)
-    finally:
-        fs.throttle(0)
-        box.close()
-        fs.free()
 
 
 def makes_room(io):
     """A save that has room only when what was deleted before it is gone arrives."""
-    fs = LoopFS("room-" + io, 200)
-    box = Box("room-" + io, base=os.path.join(fs.at, "b"), io=io, STAGING="256M")
     code = """if 1:
         import os
         for i in range(5):
@@ -159,13 +150,10 @@ def makes_room(io):
                     f.write(b"r" * (1 << 20))
             if i > 0:
                 os.unlink("s%d.pt" % (i - 1))"""
-    try:
+    with disk_box("room-" + io, 200, io=io, STAGING="256M") as (fs, box):
         r = box.run([PYTHON, "-c", code])
         assert r.rc == 0 and " 0 failures" in r.err, repr(r)
         assert os.listdir(box.d) == ["s4.pt"] and os.path.getsize(box.d + "/s4.pt") == 70 * MIB
-    finally:
-        box.close()
-        fs.free()
 
 
 def by_others():
@@ -195,8 +183,6 @@ def by_others():
 
 def stranger_in_between():
     """What another has put in the name's place meanwhile is left alone, and a directory that is not empty any more."""
-    fs = LoopFS("stranger", 400)
-    box = Box("stranger", base=os.path.join(fs.at, "b"), STAGING="192M")
     code = """if 1:
         import os, sys
         for n in ("a.pt", "b.pt", "d/x.pt"):
@@ -206,7 +192,7 @@ def stranger_in_between():
         open("big.pt", "wb").write(b"b" * (64 << 20))
         os.unlink("a.pt"); os.rename("b.pt", "c.pt"); os.unlink("d/x.pt"); os.rmdir("d")
         print("queued", flush=True); sys.stdin.readline()"""
-    try:
+    with disk_box("stranger", STAGING="192M") as (fs, box):
         p = box.start([PYTHON, "-c", code], stdin=subprocess.PIPE)
         eventually("the first saves are there", lambda: os.path.exists(box.d + "/d/x.pt"))
         box.wait()
@@ -224,19 +210,13 @@ def stranger_in_between():
         assert sorted(os.listdir(box.d)) == ["a.pt", "b.pt", "big.pt", "d"]
         assert os.listdir(box.d + "/d") == ["stays"]
         assert [os.path.getsize(os.path.join(box.d, n)) for n in ("a.pt", "b.pt")] == [10, 10]
-    finally:
-        fs.throttle(0)
-        box.close()
-        fs.free()
 
 
 def from_before():
     """Who was there before the engine, and captures nothing, keeps the order as well."""
-    fs = LoopFS("before", 400)
-    box = Box("before", base=os.path.join(fs.at, "b"), STAGING="192M")
     cleaner = "import os; os.path.exists('old.pt'); print(1, flush=True); input(); os.unlink('old.pt')"
     saver = "open('new.pt', 'wb').write(b'n' * (48 << 20)); print(2, flush=True); input()"
-    try:
+    with disk_box("before", STAGING="192M") as (fs, box):
         write_file(box.d + "/old.pt", 5000)
         c = box.start([PYTHON, "-c", cleaner], stdin=subprocess.PIPE)
         assert c.stdout.readline() == "1\n"
@@ -254,16 +234,10 @@ def from_before():
         assert c.wait(60) == 0 and s.wait(60) == 0
         box.wait()
         assert os.listdir(box.d) == ["new.pt"]
-    finally:
-        fs.throttle(0)
-        box.close()
-        fs.free()
 
 
 def parent_sees():
     """Who forks a saver, and captures nothing itself, sees what it has saved when it has waited for it."""
-    fs = LoopFS("parent", 400)
-    box = Box("parent", base=os.path.join(fs.at, "b"), STAGING="192M")
     code = """if 1:
         import os
         os.path.exists("c.pt")
@@ -275,7 +249,7 @@ def parent_sees():
         os.waitpid(pid, 0)
         print(os.path.getsize("c.pt"), [os.path.exists(n) for n in ("old.pt", "a.pt", "b.pt")], sorted(os.listdir(".")))
         print(open("c.pt", "rb").read() == b"c" * (24 << 20))"""
-    try:
+    with disk_box("parent", STAGING="192M") as (fs, box):
         for d in (box.d, box.native_d):
             for n in ("old.pt", "a.pt"):
                 write_file(os.path.join(d, n), 3000)
@@ -283,16 +257,10 @@ def parent_sees():
         fs.throttle(20 * MIB)
         got = box.run([PYTHON, "-c", code])
         assert want.rc == 0 and (got.rc, got.out) == (0, want.out), "%r, natively %r" % (got, want)
-    finally:
-        fs.throttle(0)
-        box.close()
-        fs.free()
 
 
 def not_after_a_loss():
     """Keeper and engine are killed: until the program has been told, it deletes and replaces nothing."""
-    fs = LoopFS("loss", 400)
-    box = Box("loss", base=os.path.join(fs.at, "b"), STAGING="192M")
     code = """if 1:
         import os
         def of(call, *args):
@@ -309,7 +277,7 @@ def not_after_a_loss():
         input()
         print([of(os.unlink, "old.pt"), of(os.replace, "a.pt", "old.pt"), of(os.unlink, "old.pt")])
         print([save("next.pt"), of(os.unlink, "old.pt"), os.path.exists("old.pt")])"""
-    try:
+    with disk_box("loss", STAGING="192M") as (fs, box):
         for n in ("old.pt", "a.pt"):
             write_file(os.path.join(box.d, n), 3000)
         fs.throttle(20 * MIB)
@@ -323,10 +291,6 @@ def not_after_a_loss():
         out, err = p.communicate("\n", timeout=60)
         assert out == "[5, 5, 5]\n[5, None, False]\n", "%s %s" % (out, err)
         assert "lost: big.pt" in err, err
-    finally:
-        fs.throttle(0)
-        box.close()
-        fs.free()
 
 
 run_cases([("seen-%s-%s" % (w, io), lambda w=w, io=io: seen_as_natively(w, io))

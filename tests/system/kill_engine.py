@@ -13,7 +13,7 @@ import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
 from fc import *  # noqa: E402,F403
-from disks import LoopFS, SlowGroup  # noqa: E402
+from disks import LoopFS, SlowGroup, disk_box  # noqa: E402
 from kills import SAVER, Counter, Said, check_history, pending, rotated  # noqa: E402
 
 KEEP = 2
@@ -34,11 +34,9 @@ def kill_pair(box, count, victims):
 
 
 def run(name, who, io, victims_of, wanted, fsync=False):
-    fs = LoopFS(name, 700)
-    box = Box(name, base=os.path.join(fs.at, "b"), uid=USER if who == "user" else None, io=io, STAGING="192M")
     count = Counter(wanted, name)
     runs = 0
-    try:
+    with disk_box(name, 700, uid=WHO[who], io=io, STAGING="192M") as (fs, box):
         while count.more():
             runs += 1
             d = os.path.join(box.d, "run%d" % runs)
@@ -70,10 +68,6 @@ def run(name, who, io, victims_of, wanted, fsync=False):
         count.verdict()
         s = box.status()
         assert s is None or s["failures"] == 0, s
-    finally:
-        fs.throttle(0)
-        box.close()
-        fs.free()
 
 
 def engine_alone(who, io):
@@ -86,10 +80,8 @@ def engine_fsync():
 
 def job_and_engine():
     """Job and engine die at the same instant."""
-    fs = LoopFS("je-fs", 600)
-    box = Box("je", base=os.path.join(fs.at, "b"), io="uring", STAGING="192M")
     count = Counter(6, "job and engine")
-    try:
+    with disk_box("je", 600, io="uring", STAGING="192M") as (fs, box):
         k = 0
         while count.more():
             k += 1
@@ -113,10 +105,6 @@ def job_and_engine():
             assert not box.leftovers(d), box.leftovers(d)
             sh("rm", "-rf", d)
         count.verdict()
-    finally:
-        fs.throttle(0)
-        box.close()
-        fs.free()
 
 
 def fenced(name, **config):

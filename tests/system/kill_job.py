@@ -13,7 +13,7 @@ import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
 from fc import *  # noqa: E402,F403
-from disks import LoopFS  # noqa: E402
+from disks import disk_box  # noqa: E402
 from kills import SAVER, Counter, Said, check_history, latest_of, pending, rotated  # noqa: E402
 
 KEEP = 2
@@ -51,30 +51,20 @@ def one_kill(box, fs, k, count):
 
 
 def kills(who, io):
-    fs = LoopFS("job-%s-%s" % (who, io), 600)
-    box = Box("job-%s-%s" % (who, io), base=os.path.join(fs.at, "b"), uid=USER if who == "user" else None, io=io,
-              STAGING="192M")
     count = Counter(10, "job" + who + io)
-    try:
+    with disk_box("job-%s-%s" % (who, io), 600, uid=WHO[who], io=io, STAGING="192M") as (fs, box):
         k = 0
         while count.more():
             k += 1
             one_kill(box, fs, k, count)
         count.verdict()
-    finally:
-        fs.throttle(0)
-        box.close()
-        fs.free()
 
 
 def same_name(who, io):
     """The same name again and again: old or new, and never older than what was closed."""
-    fs = LoopFS("same-%s-%s" % (who, io), 600)
-    box = Box("same-%s-%s" % (who, io), base=os.path.join(fs.at, "b"), uid=USER if who == "user" else None, io=io,
-              STAGING="192M")
     count = Counter(5, "same" + who + io)
-    path = os.path.join(box.d, "m.pt")
-    try:
+    with disk_box("same-%s-%s" % (who, io), 600, uid=WHO[who], io=io, STAGING="192M") as (fs, box):
+        path = os.path.join(box.d, "m.pt")
         before = 0
         while count.more():
             fs.throttle(RATE)
@@ -97,10 +87,6 @@ def same_name(who, io):
                 before = seq
             assert os.listdir(box.d) in ([], ["m.pt"]), os.listdir(box.d)
         count.verdict()
-    finally:
-        fs.throttle(0)
-        box.close()
-        fs.free()
 
 
 def canary():

@@ -15,7 +15,7 @@ import time
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 from fc import *  # noqa: E402,F403
-from disks import LoopFS  # noqa: E402
+from disks import disk_box  # noqa: E402
 from kill_engine import run  # noqa: E402
 from kills import SAVER, Counter, Said, check_named, pending  # noqa: E402
 
@@ -31,12 +31,9 @@ def in_turn():
 def both_gone(who, io):
     """Both die at once: each name is whole or absent, each closed save is there or is named as lost, the open one
     arrives, the job goes on to its end, says EIO once, and the next job has an engine again."""
-    fs = LoopFS("both-%s-%s" % (who, io), 600)
-    box = Box("both-%s-%s" % (who, io), base=os.path.join(fs.at, "b"), uid=USER if who == "user" else None, io=io,
-              STAGING="192M")
     count = Counter(4, "both" + who)
     k = 0
-    try:
+    with disk_box("both-%s-%s" % (who, io), 600, uid=WHO[who], io=io, STAGING="192M") as (fs, box):
         while count.more():
             k += 1
             d = os.path.join(box.d, "run%d" % k)
@@ -62,10 +59,6 @@ def both_gone(who, io):
         count.verdict()
         r = box.run([SAVER, "-p", "after.pt", "-s", "12M", "-n", "1"])
         assert r.rc == 0 and r.classes() == (1, 0, 0), "no engine for the next job: %r" % r
-    finally:
-        fs.throttle(0)
-        box.close()
-        fs.free()
 
 
 run_cases([("keeper-%s-%s" % (w, io), lambda w=w, io=io: keeper_alone(w, io))

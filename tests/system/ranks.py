@@ -25,7 +25,7 @@ import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
 from fc import *  # noqa: E402,F403
-from disks import LoopFS  # noqa: E402
+from disks import LoopFS, disk_box  # noqa: E402
 from groups import Group  # noqa: E402
 from kills import SAVER, latest_of  # noqa: E402
 
@@ -328,17 +328,12 @@ FORKED = """if 1:
 def forked(io):
     """Who forks its writers and saves nothing itself waits for them at its end; they fit where they fit natively,
     whatever each reserves beyond its need."""
-    fs = LoopFS("forked-" + io, 600)
-    box = Box("forked-" + io, base=os.path.join(fs.at, "b"), io=io, STAGING="256M")
-    try:
+    with disk_box("forked-" + io, 600, io=io, STAGING="256M") as (fs, box):
         mib = (fs.free_bytes() // MIB - 16) // 8
         r = box.run([PYTHON, "-c", FORKED.format(mib=mib)])
         there = {n: os.path.getsize(os.path.join(box.d, n)) for n in os.listdir(box.d)}
         assert r.rc == 0 and r.out == "%s\n" % ([0] * 8), repr(r)
         assert there == {"f%d.pt" % i: mib * MIB for i in range(8)}, there
-    finally:
-        box.close()
-        fs.free()
 
 
 if __name__ == "__main__":
