@@ -212,6 +212,27 @@ def stranger_in_between():
         assert [os.path.getsize(os.path.join(box.d, n)) for n in ("a.pt", "b.pt")] == [10, 10]
 
 
+def published_meanwhile():
+    """A file that is published between the program's look at its name and the engine's turn is what is meant. strace
+    keeps each of the program's questions back for longer than the disk needs."""
+    code = """if 1:
+        import os, sys
+        open("c.pt", "wb").write(b"c" * 200000)
+        os.unlink("c.pt") if sys.argv[1] == "unlink" else os.rename("c.pt", "d.pt")
+        print(os.path.exists("c.pt"))"""
+    late = ["strace", "-o", "/dev/null", "-e", "inject=sendmsg:delay_enter=400000"]
+    with disk_box("meanwhile") as (fs, box):
+        write_file(box.d + "/c.pt", 100)
+        fs.throttle(2 * MIB)
+        for what, left in (("unlink", []), ("rename", ["d.pt"])):
+            write_file(box.d + "/c.pt", 100)
+            r = box.run(late + [PYTHON, "-c", code, what])
+            assert r.rc == 0 and r.out == "False\n", repr(r)
+            box.wait()
+            assert sorted(os.listdir(box.d)) == left, "%s: %s; %s" % (what, os.listdir(box.d), box.engine_log())
+        assert os.path.getsize(box.d + "/d.pt") == 200000
+
+
 def from_before():
     """Who was there before the engine, and captures nothing, keeps the order as well."""
     cleaner = "import os; os.path.exists('old.pt'); print(1, flush=True); input(); os.unlink('old.pt')"
@@ -296,5 +317,5 @@ def not_after_a_loss():
 run_cases([("seen-%s-%s" % (w, io), lambda w=w, io=io: seen_as_natively(w, io))
            for w, io in (("root", "uring"), ("user", "threads"))] +
           [("room-" + io, lambda io=io: makes_room(io)) for io in ("uring", "threads")] +
-          [(f.__name__, f) for f in (by_others, stranger_in_between, from_before, parent_sees,
+          [(f.__name__, f) for f in (by_others, stranger_in_between, published_meanwhile, from_before, parent_sees,
                                     not_after_a_loss)])
