@@ -45,6 +45,7 @@ class Series:
             assert r.p.poll() is None, "the job ended: %s %s" % (r.said.lines[-2:], r.p.stderr.read()[-300:])
             assert not r.said.failed(), r.said.failed()
             r.kill()
+            r.said.join()
         finally:
             box.close()
             disk.free()
