@@ -55,12 +55,13 @@ static bool replaces(const char *name, int flags) {
     return false;
 }
 
-// Deviation, left out of both runs: a descriptor's count of links is the kernel's.
+// Deviation, left out of both runs: a directory's times and count of links are the kernel's until what is queued has
+// happened.
 static void stat_result(int r, struct stat *st) {
     result(r);
     if (r == 0) {
-        st->st_nlink = 99;
-        if (S_ISDIR(st->st_mode)) { // its times are the kernel's until what is queued has happened
+        if (S_ISDIR(st->st_mode)) {
+            st->st_nlink = 99;
             st->st_mtim.tv_sec = LONG_AGO;
         }
         say_stat(st);
