@@ -9,7 +9,7 @@ import re
 import shutil
 import subprocess
 
-from fc import MIB, VICTIMS, Box
+from fc import MIB, VICTIMS, Box, say
 
 OPS = os.path.join(VICTIMS, "fuzz_ops")
 SEEDS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "fuzz_seeds")
@@ -495,3 +495,18 @@ def hunt(fuzzer, seeds, at_once=10, stop=None):
 
 def show(seed, how, script):
     return "seed %s: %s\n%s" % (seed, how, "".join("    " + l + "\n" for l in script.splitlines()))
+
+
+def by_hand(words, generate, fuzzers):
+    """SEED...: these seeds. FILE...: these scripts. -p SEED: prints the script. By each of (name, fuzzer)."""
+    if words[0] == "-p":
+        say(generate(int(words[1])))
+        return
+    for name, fuzzer in fuzzers:
+        for w in words:
+            if w.isdigit():
+                for f in hunt(fuzzer, [int(w)])[1]:
+                    say(show(*f))
+            else:
+                with open(w) as f:
+                    say("%s, %s: %s" % (w, name, fuzzer.fails(f.read()) or "the same"))

@@ -41,24 +41,9 @@ def seeds(io, fuzzer):
     assert not found, "; ".join("seed %s: %s" % f[:2] for f in found)
 
 
-def by_hand(words):
-    if words[0] == "-p":
-        say(fuzzing.generate(int(words[1])))
-        return
-    for io in ("uring", "threads"):
-        fuzzer = fuzzing.Fuzzer("hand-" + io, io=io)
-        for w in words:
-            if w.isdigit():
-                for f in fuzzing.hunt(fuzzer, [int(w)])[1]:
-                    say(fuzzing.show(*f))
-            else:
-                with open(w) as f:
-                    say("%s, %s: %s" % (w, io, fuzzer.fails(f.read()) or "the same"))
-
-
 def main():
     if args:
-        by_hand(args)
+        fuzzing.by_hand(args, fuzzing.generate, ((io, fuzzing.Fuzzer("hand-" + io, io=io)) for io in ("uring", "threads")))
         return
     for io in ("uring", "threads"):
         fuzzer = fuzzing.Fuzzer("fuzz-" + io, io=io)

@@ -65,23 +65,9 @@ def fuzzers(held):
             "names-%d" % i, io=io, uid=uid, everything=everything, ENGINE=held)
 
 
-def by_hand(words):
-    if words[0] == "-p":
-        say(namefuzz.generate(int(words[1])))
-        return
-    for name, _, fuzzer in fuzzers(engine(9)):
-        for w in words:
-            if w.isdigit():
-                for f in fuzzing.hunt(fuzzer, [int(w)])[1]:
-                    say(fuzzing.show(*f))
-            else:
-                with open(w) as f:
-                    say("%s, %s: %s" % (w, name, fuzzer.fails(f.read()) or "the same"))
-
-
 def main():
     if args:
-        by_hand(args)
+        fuzzing.by_hand(args, namefuzz.generate, ((name, f) for name, _, f in fuzzers(engine(9))))
         return
     held = engine(9)
     with case("names_held"):

@@ -20,7 +20,6 @@
 #include <sys/uio.h>
 #include <wchar.h>
 
-#define WORDS 12
 #define PIECES 64
 
 extern char **environ;
@@ -363,12 +362,7 @@ static void op_exec(char **w) {
     say_status(status);
 }
 
-static const struct {
-    const char *name;
-    void (*fn)(char **w);
-    int words;
-} table[] = {
-#define OP(name, words) {#name, op_##name, words}
+static const struct op table[] = {
     OP(open, 4), OP(creat, 3), OP(w, 3), OP(pw, 4), OP(wv, 4), OP(pwv, 5), OP(seek, 3), OP(r, 2), OP(pr, 3), OP(map, 1),
     OP(trunc, 2), OP(truncp, 2), OP(falloc, 4), OP(fstat, 1), OP(stat, 1), OP(lstat, 1), OP(access, 2), OP(same, 2),
     OP(dup, 2), OP(dup2, 2), OP(dupfd, 3), OP(getfl, 1), OP(setfl, 2), OP(fsync, 1), OP(fdatasync, 1), OP(close, 1),
@@ -380,100 +374,38 @@ static const struct {
     OP(sendfile, 4), OP(cfr, 5), OP(spawn, 3), OP(spawnx, 3), OP(exec, 3), OP(sleep, 1),
 };
 
-static void run_forked(char *line) {
-    int status = 0;
-    trace_flush();
-    pid_t pid = fork();
-    if (pid == 0) {
-        run_line(line);
-        trace_flush();
-        _exit(7);
-    }
-    waitpid(pid, &status, 0);
-    say("  child");
-    say_status(status);
-}
-
 static void *run_thread(void *line) {
     run_line(line);
     return NULL;
 }
 
 static void run_line(char *line) {
-    char *w[WORDS] = {0}, *save = NULL;
     if (!strncmp(line, "fork ", 5)) {
-        run_forked(line + 5);
-        return;
-    }
-    if (!strncmp(line, "thread ", 7)) {
+        run_forked(line + 5, run_line);
+    } else if (!strncmp(line, "thread ", 7)) {
         pthread_t t;
         pthread_create(&t, NULL, run_thread, line + 7);
         pthread_join(t, NULL);
-        return;
+    } else {
+        say("%s", line);
+        run_op(line, table, sizeof table / sizeof *table);
     }
-    say("%s", line);
-    int n = 0;
-    for (char *p = strtok_r(line, " ", &save); p && n < WORDS - 1; p = strtok_r(NULL, " ", &save)) {
-        w[n++] = p;
-    }
-    for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
-        if (n > 0 && !strcmp(w[0], table[i].name) && n == table[i].words + 1) {
-            errno = 0;
-            table[i].fn(w);
-            return;
-        }
-    }
-    say(" = (what?)");
+}
+
+static void run_whole(char *line) {
+    run_line(line);
+    say("\n");
 }
 
 static void end_sequence(void) {
-    for (int i = 0; i < SLOTS; i++) {
-        if (files[i]) {
-            say("end fclose %d", i);
-            result(fclose(files[i]));
-            say("\n");
-            files[i] = NULL;
-        }
-    }
-    for (int fd = 3; fd < FDS; fd++) {
-        if (fcntl(fd, F_GETFD) >= 0) {
-            say("end close %d", fd);
-            result(close(fd));
-            say("\n");
-        }
-    }
-    for (int i = 0; i < SLOTS; i++) {
-        slots[i] = (struct slot){-1, false};
-    }
+    close_all();
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         say_name(names[i]);
     }
     trace_flush();
 }
 
-static void run_script(char *text, const char *top) {
-    bool within = false;
-    char *save = NULL;
-    for (char *line = strtok_r(text, "\n", &save); line; line = strtok_r(NULL, "\n", &save)) {
-        if (line[0] == '@') {
-            if (within) {
-                end_sequence();
-            }
-            within = true;
-            say("%s\n", line);
-            if (chdir(top) < 0 || chdir(line + 2) < 0) {
-                _exit(96);
-            }
-        } else if (line[0] != '#' && strncmp(line, "pre ", 4)) {
-            run_line(line);
-            say("\n");
-        }
-    }
-    end_sequence();
-}
-
 int main(int argc, char **argv) {
-    static char text[1 << 20], top[4096];
     fill_pool();
     umask(022);
     if (argc == 4 && !strcmp(argv[1], "-w")) {
@@ -491,10 +423,6 @@ int main(int argc, char **argv) {
             end_sequence();
         }
     }
-    size_t n = 0;
-    for (ssize_t r; n < sizeof text - 1 && (r = read(0, text + n, sizeof text - 1 - n)) > 0;) {
-        n += (size_t)r;
-    }
-    run_script(text, getcwd(top, sizeof top));
+    run_script(NULL, run_whole, end_sequence);
     return 0;
 }

@@ -238,3 +238,100 @@ static void set_slot(const char *w, int fd, bool writes) {
         *slot(w) = (struct slot){fd, writes};
     }
 }
+
+// ---- Scripts
+
+#define WORDS 12
+
+// A call that a line begins with, and how many words follow it.
+struct op {
+    const char *name;
+    void (*fn)(char **w);
+    int words;
+};
+#define OP(name, words) {#name, op_##name, words}
+
+static bool child; // one that does a line, whose descriptors go with it
+
+static void run_op(char *line, const struct op *table, size_t n_table) {
+    char *w[WORDS] = {0}, *save = NULL;
+    int n = 0;
+    for (char *p = strtok_r(line, " ", &save); p && n < WORDS - 1; p = strtok_r(NULL, " ", &save)) {
+        w[n++] = p;
+    }
+    for (size_t i = 0; i < n_table; i++) {
+        if (n > 0 && !strcmp(w[0], table[i].name) && n == table[i].words + 1) {
+            errno = 0;
+            table[i].fn(w);
+            return;
+        }
+    }
+    say(" = (what?)");
+}
+
+static void run_forked(char *line, void (*run)(char *line)) {
+    int status = 0;
+    trace_flush();
+    pid_t pid = fork();
+    if (pid == 0) {
+        child = true;
+        run(line);
+        trace_flush();
+        _exit(7);
+    }
+    waitpid(pid, &status, 0);
+    say("  child");
+    say_status(status);
+}
+
+static void close_all(void) {
+    for (int i = 0; i < SLOTS; i++) {
+        if (files[i]) {
+            say("end fclose %d", i);
+            result(fclose(files[i]));
+            say("\n");
+            files[i] = NULL;
+        }
+    }
+    for (int fd = 3; fd < FDS; fd++) {
+        if (fcntl(fd, F_GETFD) >= 0) {
+            say("end close %d", fd);
+            result(close(fd));
+            say("\n");
+        }
+    }
+    for (int i = 0; i < SLOTS; i++) {
+        slots[i] = (struct slot){-1, false};
+    }
+}
+
+// The sequences on stdin, each in its directory. `begin` may be NULL; `run` does one line.
+static void run_script(void (*begin)(void), void (*run)(char *line), void (*end)(void)) {
+    static char text[1 << 20], start[4096];
+    char *save = NULL;
+    size_t n = 0;
+    for (ssize_t r; n < sizeof text - 1 && (r = read(0, text + n, sizeof text - 1 - n)) > 0;) {
+        n += (size_t)r;
+    }
+    if (!getcwd(start, sizeof start)) {
+        _exit(97);
+    }
+    for (char *line = strtok_r(text, "\n", &save); line; line = strtok_r(NULL, "\n", &save)) {
+        if (line[0] == '@') {
+            if (line != text) {
+                end();
+            }
+            say("%s\n", line);
+            if (chdir(start) < 0 || chdir(line + 2) < 0) {
+                _exit(96);
+            }
+            if (begin) {
+                begin();
+            }
+        } else if (line[0] != '#' && strncmp(line, "pre ", 4)) {
+            run(line);
+        }
+    }
+    end();
+    trace_flush();
+}

@@ -17,10 +17,6 @@
 #include <sys/mman.h>
 #include <sys/xattr.h>
 
-#define WORDS 12
-
-static void run_line(char *line);
-
 static int dir_of(const char *w) {
     return w[0] == '.' ? AT_FDCWD : fd_of(w);
 }
@@ -276,12 +272,7 @@ static void op_drain(char **w) {
     }
 }
 
-static const struct {
-    const char *name;
-    void (*fn)(char **w);
-    int words;
-} table[] = {
-#define OP(name, words) {#name, op_##name, words}
+static const struct op table[] = {
     OP(open, 4), OP(openat, 5), OP(w, 3), OP(close, 1), OP(fsync, 1), OP(fstat, 1), OP(save, 3), OP(fsave, 4),
     OP(cat, 1), OP(mkstemp, 3), OP(stat, 1), OP(lstat, 1), OP(fstatat, 3), OP(statx, 2), OP(one, 2), OP(access, 2),
     OP(faccessat, 3), OP(rename, 2), OP(renameat, 4), OP(renamex, 3), OP(unlink, 1), OP(unlinkat, 3), OP(remove, 1),
@@ -292,23 +283,19 @@ static const struct {
 
 // ---- Sequences
 
-static void close_all(void) {
-    for (int fd = 3; fd < FDS; fd++) {
-        if (fcntl(fd, F_GETFD) >= 0) {
-            say("end close %d", fd);
-            result(close(fd));
-            say("\n");
-        }
-    }
+static void close_and_note(void) {
+    close_all();
     for (int i = 0; i < SLOTS; i++) {
-        slots[i] = (struct slot){-1, false};
         seen[(second ? SLOTS : 0) + i].open = false;
     }
 }
 
-static void begin(const char *dir, const char *from) {
-    if (chdir(from) < 0 || chdir(dir) < 0 || !getcwd(top, sizeof top)) {
-        _exit(96);
+static void begin(void) {
+    if (!getcwd(top, sizeof top)) {
+        _exit(95);
+    }
+    if (!second) {
+        dprintf(PIPES + 1, "@%s\n", top);
     }
 }
 
@@ -316,7 +303,7 @@ static void end_sequence(void) {
     static const char *const all[] = {"a.ck", "b.ck", "l.ck", "x.tx", "d", "d/a.ck", "d/b.ck", "d/e", "d/e/a.ck",
                                       "f.ck", "f.ck/a.ck", "ld", "g", "g/a.ck"};
     tell("end");
-    close_all();
+    close_and_note();
     if (chdir(top) < 0) {
         _exit(95);
     }
@@ -328,40 +315,22 @@ static void end_sequence(void) {
     trace_flush();
 }
 
-static void run_forked(char *line) {
-    int status = 0;
-    trace_flush();
-    pid_t pid = fork();
-    if (pid == 0) {
-        child = true;
-        run_line(line);
-        trace_flush();
-        _exit(7);
+static void run_line(char *line) {
+    if (!strncmp(line, "fork ", 5)) {
+        run_forked(line + 5, run_line);
+    } else {
+        say("%s%.60s", second ? "B " : "", line);
+        run_op(line, table, sizeof table / sizeof *table);
     }
-    waitpid(pid, &status, 0);
-    say(" child");
-    say_status(status);
 }
 
-static void run_line(char *line) {
-    char *w[WORDS] = {0}, *save = NULL;
-    int n = 0;
-    if (!strncmp(line, "fork ", 5)) {
-        run_forked(line + 5);
-        return;
+static void run_whole(char *line) {
+    if (!strncmp(line, "B ", 2)) {
+        tell(line + 2);
+    } else {
+        run_line(line);
+        say("\n");
     }
-    say("%s%.60s", second ? "B " : "", line);
-    for (char *p = strtok_r(line, " ", &save); p && n < WORDS - 1; p = strtok_r(NULL, " ", &save)) {
-        w[n++] = p;
-    }
-    for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
-        if (n > 0 && !strcmp(w[0], table[i].name) && n == table[i].words + 1) {
-            errno = 0;
-            table[i].fn(w);
-            return;
-        }
-    }
-    say(" = (what?)");
 }
 
 // A process looks for an engine once: a save finds one, or starts one.
@@ -373,29 +342,6 @@ static void find_engine(const char *name) {
     unlink(name);
 }
 
-static void run_script(char *text, const char *from) {
-    bool within = false;
-    char *save = NULL;
-    for (char *line = strtok_r(text, "\n", &save); line; line = strtok_r(NULL, "\n", &save)) {
-        if (line[0] == '@') {
-            if (within) {
-                end_sequence();
-            }
-            within = true;
-            say("%s\n", line);
-            begin(line + 2, from);
-            dprintf(PIPES + 1, "@%s\n", top);
-        } else if (!strncmp(line, "B ", 2)) {
-            tell(line + 2);
-        } else if (line[0] != '#' && strncmp(line, "pre ", 4)) {
-            run_line(line);
-            say("\n");
-        }
-    }
-    end_sequence();
-    trace_flush();
-}
-
 // The second process: a line is answered by what it says and a zero byte.
 static void serve(void) {
     static char line[4096];
@@ -404,14 +350,16 @@ static void serve(void) {
     for (FILE *in = fdopen(PIPES, "r"); fgets(line, sizeof line, in);) {
         line[strcspn(line, "\n")] = '\0';
         if (line[0] == '@') {
-            begin(line + 1, "/");
+            if (chdir(line + 1) < 0) {
+                _exit(96);
+            }
+            begin();
             continue;
         }
         if (!strcmp(line, "end")) {
-            close_all();
+            close_and_note();
         } else {
-            run_line(line);
-            say("\n");
+            run_whole(line);
         }
         say("%c", '\0');
         trace_flush();
@@ -419,10 +367,8 @@ static void serve(void) {
 }
 
 int main(int argc, char **argv) {
-    static char text[1 << 20], from[4096];
     bool is_second = argc == 2 && !strcmp(argv[1], "-b");
     int shared = is_second ? PIPES + 2 : memfd_create("seen", MFD_CLOEXEC);
-    size_t n = 0;
     fill_pool();
     umask(022);
     for (int i = 0; i < SLOTS; i++) {
@@ -446,11 +392,8 @@ int main(int argc, char **argv) {
         trace_flush();
         return 0;
     }
-    for (ssize_t r; n < sizeof text - 1 && (r = read(0, text + n, sizeof text - 1 - n)) > 0;) {
-        n += (size_t)r;
-    }
     find_engine("first.ck");
     start_second(shared);
-    run_script(text, getcwd(from, sizeof from));
+    run_script(begin, run_whole, end_sequence);
     return 0;
 }

@@ -15,7 +15,7 @@
 
 extern char **environ;
 static char *self = "/proc/self/exe", top[4096];
-static bool child, second;
+static bool second;
 
 // What is open in either process: both have it in common, but a forked child, whose descriptors go with it.
 static struct seen {
