@@ -329,7 +329,8 @@ static void publish_start(struct commit *c) {
             retry_early(&c->run[slot].retry, &c->wake_ns)) {
             break;
         }
-        any_safe |= f->safe != SAFE_NO; // its end is recorded before something else happens to its name
+        // Its end is recorded before its name can go: else a recovery would make it again.
+        any_safe |= f->kind == SLOT_FILE && f->safe == SAFE_YES;
         retry_begin(f, &c->run[slot].retry);
         c->run[slot].publishing = true;
         c->batch[c->n_batch++] = slot;

@@ -65,12 +65,44 @@ static void choose_copy(struct group *g) {
 }
 
 static struct pending *find(struct group *g, uint64_t id) {
-    for (unsigned i = 0; i < g->n; i++) {
-        if (g->pending[i].safe->id == id) {
+    for (unsigned i = g->n; i-- > 0;) { // what ends has mostly just begun
+        if (g->pending[i].id == id) {
             return &g->pending[i];
         }
     }
     return NULL;
+}
+
+/** The next of the strings behind a change's record; NULL: it has none. */
+static const char *take_string(const char **at, const char *end) {
+    const char *s = *at;
+    size_t len = s < end ? strnlen(s, (size_t)(end - s)) : 0;
+    if (s >= end || s + len == end) {
+        return NULL;
+    }
+    *at += align_up(len + 1, 8);
+    return s;
+}
+
+static bool read_pending(const struct log_head *h, struct pending *p) {
+    const char *body = (const char *)(h + 1), *end = (const char *)h + h->len;
+    if (h->type == LOG_SAFE && h->len >= sizeof *h + sizeof(struct log_safe)) {
+        const struct log_safe *s = (const void *)body;
+        *p = (struct pending){.id = s->id, .safe = s, .end = end, .name = s->name, .dir = s->dir};
+        p->dir_ino = s->dir_ino;
+        return true;
+    }
+    if (h->type != LOG_CHANGE || h->len < sizeof *h + sizeof(struct log_change)) {
+        return false;
+    }
+    const struct log_change *c = (const void *)body;
+    const char *at = (const char *)(c + 1);
+    *p = (struct pending){.id = c->id, .change = c, .end = end, .dir_ino = c->dir_ino, .to_ino = c->to_ino};
+    p->name = take_string(&at, end);
+    p->dir = take_string(&at, end);
+    p->to = take_string(&at, end);
+    p->to_dir = take_string(&at, end);
+    return p->to_dir != NULL;
 }
 
 static void understand(struct group *g) {
@@ -81,14 +113,16 @@ static void understand(struct group *g) {
     while (g->pending && (h = stripelog_next(g->log.mem, g->log.end, &at, &engine, number++))) {
         const void *body = h + 1;
         size_t len = h->len - sizeof *h;
-        struct pending *p;
-        if (h->type == LOG_SAFE && len >= sizeof(struct log_safe)) {
-            p = find(g, ((const struct log_safe *)body)->id);
-            p = p ? p : &g->pending[g->n++];
-            *p = (struct pending){.safe = body, .end = (const char *)h + h->len};
+        struct pending *p, new;
+        if (read_pending(h, &new)) {
+            p = find(g, new.id);
+            if (p) {
+                p->ended = true; // this one says more
+            }
+            g->pending[g->n++] = new;
         } else if (h->type == LOG_REDO && len >= sizeof(struct log_redo)) {
             p = find(g, ((const struct log_redo *)body)->id);
-            if (p) {
+            if (p && p->safe) {
                 p->redo_ino = ((const struct log_redo *)body)->ino;
             }
         } else if (h->type == LOG_END && len >= sizeof(struct log_end)) {
@@ -219,17 +253,18 @@ static unsigned recover_group(struct finding *f, struct group *g) {
         here |= g->fd_log[i] > 0 ? 1u << i : 0;
     }
     for (unsigned i = 0; i < g->n; i++) {
-        char line[CONFIG_DIR_MAX + 512];
+        char line[2 * CONFIG_DIR_MAX + 1024];
         if (g->pending[i].ended) {
             continue;
         }
-        int r = recover_file(g, i, behind, f->dry, line, sizeof line);
-        left += r < 0;
-        behind |= r < 0 && r != -EEXIST; // what has changed since is later than all of this
+        int r = (g->pending[i].safe ? recover_file : recover_change)(g, i, behind, f->dry, line, sizeof line);
         f->say(line);
         if (r == 0 && !f->dry) {
-            recover_note(g, LOG_END, g->pending[i].safe->id, 0);
+            r = recover_note(g, LOG_END, g->pending[i].id, 0);
+            g->pending[i].ended = r == 0;
         }
+        left += r < 0;
+        behind |= r < 0 && r != -EEXIST; // what has changed since is later than all of this
     }
     // What is missing may come back, and must find here that it has ended.
     if (left == 0 && !f->dry && !(g->log.stripes & ~here)) {

@@ -111,30 +111,70 @@ static int fill(const struct group *g, const struct pending *p, int fd, char *wh
 
 // ---- The name
 
-static void identity(int dir, const char *name, struct log_identity *id) {
-    struct stat s;
-    *id = (struct log_identity){0};
-    if (os_fstatat(dir, name, &s, AT_SYMLINK_NOFOLLOW) == 0) {
-        *id = (struct log_identity){s.st_dev, s.st_ino, (uint64_t)s.st_size, s.st_ctim.tv_sec, s.st_ctim.tv_nsec};
+static int find_made(const struct group *g, uint64_t ino) {
+    for (unsigned k = g->n; ino && k-- > 0;) {
+        if (g->pending[k].redo_ino == ino) {
+            return (int)k;
+        }
     }
+    return -1;
 }
 
-/** Is what is under the name what was there when the file was recorded, or an earlier one of this log? (Not by device:
- *  its number changes with a reboot.) */
-static bool as_recorded(const struct group *g, unsigned i, const struct log_identity *now) {
-    const struct log_safe *s = g->pending[i].safe;
-    const struct log_identity *r = &s->replaced;
+/** A shadow's number may have been given to what a recovery made since. */
+static bool is_of(const struct group *g, unsigned i, uint64_t now) {
+    int made = find_made(g, now);
+    return made >= 0 ? made == (int)i : now == g->pending[i].safe->shadow_ino;
+}
+
+bool recover_is_inode(const struct group *g, uint64_t now, uint64_t ino) {
+    int made = find_made(g, now);
+    return made >= 0 ? g->pending[made].safe->shadow_ino == ino : now == ino;
+}
+
+bool recover_leaves(const struct group *g, unsigned k, uint64_t dir_ino, const char *name,
+                    const struct log_identity *now) {
+    const struct pending *p = &g->pending[k];
+    if (p->dir_ino == dir_ino && strcmp(p->name, name) == 0) {
+        return p->safe ? now->ino && is_of(g, k, now->ino) : !now->ino;
+    }
+    bool to = p->change && p->change->kind == SLOT_RENAME && p->to_ino == dir_ino && strcmp(p->to, name) == 0;
+    return to && now->ino && recover_is_inode(g, now->ino, p->change->what.ino);
+}
+
+bool recover_as_recorded(const struct group *g, unsigned i, uint64_t dir_ino, const char *name,
+                         const struct log_identity *recorded, const struct log_identity *now) {
+    const struct log_identity *r = recorded;
     if (now->ino == r->ino && now->size == r->size && now->ctime_s == r->ctime_s && now->ctime_ns == r->ctime_ns) {
         return true;
     }
     for (unsigned k = 0; k < i; k++) {
-        const struct pending *p = &g->pending[k];
-        bool same = p->safe->dir_ino == s->dir_ino && strcmp(p->safe->name, s->name) == 0;
-        if (same && now->ino && (now->ino == p->safe->shadow_ino || now->ino == p->redo_ino)) {
+        if (recover_leaves(g, k, dir_ino, name, now)) {
             return true;
         }
     }
     return false;
+}
+
+/** Is it there already, or was it there, and is a later one there now? */
+static bool is_complete(const struct group *g, unsigned i, const struct log_identity *now) {
+    const struct pending *p = &g->pending[i];
+    for (unsigned k = i; k < g->n && now->ino; k++) {
+        if (recover_leaves(g, k, p->dir_ino, p->name, now)) {
+            return true;
+        }
+    }
+    return false;
+}
+
+int recover_dir(const char *path, uint64_t ino) {
+    struct stat s;
+    int dir = os_openat(AT_FDCWD, path, O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0);
+    int r = dir < 0 ? dir : os_fstat(dir, &s);
+    if (r < 0 || s.st_ino != ino) {
+        os_close(dir);
+        return r < 0 ? r : -ESTALE;
+    }
+    return dir;
 }
 
 static void hidden_name(const struct log_safe *s, char *buf, size_t cap) {
@@ -165,7 +205,7 @@ static int replace(int dir, const char *hidden, const char *name, const struct l
     if (r == -EINVAL || r == -ENOSYS) { // not on this file system
         return os_renameat2(dir, hidden, dir, name, 0);
     }
-    identity(dir, hidden, &out);
+    stripelog_identity(dir, hidden, &out);
     if (r == 0 && out.ino != now->ino) { // somebody was faster
         os_renameat2(dir, hidden, dir, name, RENAME_EXCHANGE);
         r = -EEXIST;
@@ -215,19 +255,16 @@ int recover_file(struct group *g, unsigned i, bool behind, bool dry, char *line,
     struct pending *p = &g->pending[i];
     const struct log_safe *s = p->safe;
     char why[128] = "";
-    struct stat st;
     struct log_identity now = {0};
-    int dir = os_openat(AT_FDCWD, s->dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0);
-    int r = dir < 0 ? dir : os_fstat(dir, &st);
-    if (r >= 0) {
-        identity(dir, s->name, &now);
-        r = st.st_ino == s->dir_ino ? 0 : -ESTALE;
+    int dir = recover_dir(s->dir, s->dir_ino), r = dir < 0 ? dir : 0;
+    if (dir >= 0) {
+        stripelog_identity(dir, s->name, &now);
     }
     if (r < 0) {
         snprintf(line, cap, "not recovered: %s/%s: its directory: %s", s->dir, s->name, log_errno(-r));
-    } else if (now.ino && (now.ino == s->shadow_ino || now.ino == p->redo_ino)) {
+    } else if (is_complete(g, i, &now)) {
         snprintf(line, cap, "complete already: %s/%s", s->dir, s->name);
-    } else if (!as_recorded(g, i, &now)) {
+    } else if (!recover_as_recorded(g, i, s->dir_ino, s->name, &s->replaced, &now)) {
         r = -EEXIST;
         snprintf(line, cap, "left alone: %s/%s: it has changed since", s->dir, s->name);
     } else if (behind && now.ino) {

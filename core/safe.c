@@ -2,22 +2,17 @@
 //
 // safe: see safe.h. The logs of all stripes are the same, and written by one thread at a time.
 
-#include "safe.h"
+#include "safe_inside.h"
 
 #include "breakpoint.h"
 #include "log.h"
 #include "os.h"
-#include "stripelog.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/xattr.h>
 
-#define NATIVE_MOST (16 * MIB) // bytes of the program's own writes that a record takes
-#define XATTRS_MOST 65536
 #define LOG_MOST    (256 * MIB) // nothing is added beyond this but ends: then a log is begun again
 #define AGE_NS      100000000ll // a file that is published sooner after its close needs no record
 
@@ -79,139 +74,32 @@ static int begin_logs(struct state *st) {
 
 // ---- Making a record
 
-static void identity(const struct file_slot *f, struct log_identity *id) {
-    struct stat s;
-    if (os_fstatat(f->fd_dir, f->name, &s, AT_SYMLINK_NOFOLLOW) == 0) {
-        *id = (struct log_identity){s.st_dev, s.st_ino, (uint64_t)s.st_size, s.st_ctim.tv_sec, s.st_ctim.tv_nsec};
+/** What a record speaks of is durable: the stripes of its chunks, the names that it leans on. */
+static int make_ready(const struct safe *s, const struct file_slot *f) {
+    uint32_t used = 0;
+    int r = 0;
+    if (f->kind == SLOT_FILE ? s->becomes == SAFE_AS_IS : f->kind == SLOT_RENAME && !f->base_id) {
+        return io_calls.sync_dir(f->fd_dir); // a name that no record has made
     }
-}
-
-static int add_range(struct log_buf *b, int fd, uint64_t off, uint64_t len) {
-    struct log_native n = {off, len};
-    stripelog_add(b, &n, sizeof n);
-    char *to = stripelog_add(b, NULL, len);
-    while (to && len > 0) {
-        ssize_t got = os_pread(fd, to, len, (off_t)off);
-        if (got <= 0) {
-            return got < 0 ? (int)got : 0; // beyond its end: zeros
-        }
-        to += got;
-        off += (uint64_t)got;
-        len -= (uint64_t)got;
+    for (unsigned i = 0; i < s->n_parts; i++) {
+        used |= 1u << s->parts[i].device;
     }
-    return to ? 0 : -ENOMEM;
-}
-
-struct range {
-    uint64_t from, to;
-};
-
-static int by_start(const void *a, const void *b) {
-    uint64_t x = ((const struct range *)a)->from, y = ((const struct range *)b)->from;
-    return x < y ? -1 : x > y;
-}
-
-/** What of the file no chunk says is the program's own: it is read from the inode. How many ranges, or an error. */
-static int add_native(struct safe *s, struct log_buf *b, int fd, uint64_t size) {
-    struct range *r = calloc((size_t)s->n_parts * EXTENTS_MAX + 1, sizeof *r);
-    unsigned n = 0;
-    int ranges = 0, err = r ? 0 : -ENOMEM;
-    for (unsigned i = 0; r && i < s->n_parts; i++) {
-        for (uint32_t k = 0; k < s->parts[i].n; k++) {
-            uint64_t from = s->parts[i].index * CHUNK_SIZE + s->parts[i].extent[k].off;
-            r[n++] = (struct range){from, from + s->parts[i].extent[k].len};
-        }
+    for (unsigned i = 0; i < STRIPES_MAX && r == 0; i++) {
+        r = used & 1u << i ? io_calls.fsync(s->p->st->fd_stripe[i]) : 0;
     }
-    if (n > 0) {
-        qsort(r, n, sizeof *r, by_start);
-    }
-    uint64_t at = 0, total = 0;
-    for (unsigned i = 0; i <= n && err == 0; i++) {
-        uint64_t to = i < n ? min_u64(r[i].from, size) : size;
-        if (at < to) {
-            total += to - at;
-            err = total > NATIVE_MOST ? -EFBIG : add_range(b, fd, at, to - at);
-            ranges++;
-        }
-        at = i < n ? max_u64(at, r[i].to) : size;
-    }
-    free(r);
-    return err < 0 ? err : ranges;
-}
-
-static int add_xattrs(struct log_buf *b, int fd) {
-    char *names = malloc(XATTRS_MOST), *value = malloc(XATTRS_MOST);
-    ssize_t n = names && value ? flistxattr(fd, names, XATTRS_MOST) : -1;
-    int total = 0;
-    for (ssize_t at = 0; at < n; at += (ssize_t)strlen(names + at) + 1) {
-        ssize_t len = fgetxattr(fd, names + at, value, XATTRS_MOST);
-        if (len < 0 || strncmp(names + at, "security.", 9) == 0) {
-            continue; // the system's own
-        }
-        uint64_t head[2] = {strlen(names + at) + 1, (uint64_t)len};
-        stripelog_add(b, head, sizeof head);
-        stripelog_add(b, names + at, head[0]);
-        stripelog_add(b, value, head[1]);
-        total++;
-    }
-    free(names);
-    free(value);
-    return total;
-}
-
-static int make(struct safe *s, struct file_slot *f, int fd, struct log_buf *b) {
-    struct stat st;
-    int r = os_fstat(fd, &st);
-    if (r < 0) {
-        return r;
-    }
-    stripelog_begin(b, LOG_SAFE);
-    struct log_safe *rec = calloc(1, sizeof *rec);
-    if (!rec) {
-        return -ENOMEM;
-    }
-    size_t at = b->len;
-    *rec = (struct log_safe){.id = f->id, .size = max_u64((uint64_t)st.st_size, f->size_end), .dir_ino = f->dir_ino,
-                             .shadow_ino = f->ino, .mode = st.st_mode & 07777, .uid = st.st_uid, .gid = st.st_gid,
-                             .times = f->size_end > 0 || f->close_flags & CLOSE_TIMES, .atime = f->atime,
-                             .mtime = f->mtime, .n_parts = s->n_parts};
-    memcpy(rec->name, f->name, sizeof rec->name);
-    char link[32];
-    log_format(link, sizeof link, "/proc/self/fd/%d", f->fd_dir);
-    ssize_t n = os_readlinkat(AT_FDCWD, link, rec->dir, sizeof rec->dir - 1);
-    identity(f, &rec->replaced);
-    stripelog_add(b, rec, sizeof *rec);
-    stripelog_add(b, s->parts, s->n_parts * sizeof *s->parts);
-    int ranges = n <= 0 ? -ENOENT : add_native(s, b, fd, rec->size);
-    int xattrs = ranges < 0 ? 0 : add_xattrs(b, fd);
-    if (ranges >= 0 && !b->failed) {
-        struct log_safe *in = (struct log_safe *)(void *)(b->mem + at);
-        in->n_native = (uint32_t)ranges;
-        in->xattrs_len = (uint32_t)xattrs;
-    }
-    free(rec);
-    return ranges < 0 ? ranges : 0;
+    return r;
 }
 
 static void make_run(struct io_job *job) {
     struct safe *s = job->arg;
     struct state *st = s->p->st;
-    struct file_slot *f = slot_file(s, s->slot);
+    const struct file_slot *f = slot_file(s, s->slot);
     struct log_buf b = {0};
-    char path[32];
-    log_format(path, sizeof path, "/proc/self/fd/%d", f->fd_own);
-    int fd = os_openat(AT_FDCWD, path, O_RDONLY | O_CLOEXEC, 0);
-    job->result = fd < 0 ? fd : make(s, f, fd, &b);
-    if (fd >= 0) {
-        os_close(fd);
+    job->result = make_ready(s, f);
+    if (job->result < 0 || s->becomes == SAFE_AS_IS) {
+        return;
     }
-    uint32_t used = 0;
-    for (unsigned i = 0; i < s->n_parts; i++) {
-        used |= 1u << s->parts[i].device;
-    }
-    for (unsigned i = 0; i < STRIPES_MAX && job->result == 0; i++) {
-        job->result = used & 1u << i ? io_calls.fsync(st->fd_stripe[i]) : 0;
-    }
+    job->result = f->kind == SLOT_FILE ? safe_record_file(s, f, &b) : safe_record_change(f, &b);
     if (job->result < 0) {
         stripelog_free(&b);
         return;
@@ -233,9 +121,9 @@ static void make_done(struct io_job *job) {
     s->parts = NULL;
     if (job->result < 0) {
         log_debug("%s: not safe on the stripes: %s", f->name, log_errno(-job->result));
-        drain_unsafe(s->drain, s->slot);
+        drain_unsafe(s->drain, s->slot); // what is behind it waits until it is done
     }
-    f->safe = SAFE_YES; // or perhaps: it has to be ended in any case
+    f->safe = s->becomes; // or perhaps: a record has to be ended in any case
     BREAK_POINT("safe-marked");
     s->on_change(s->arg);
 }
@@ -277,21 +165,45 @@ static bool collect(struct safe *s, unsigned slot) {
     return s->parts;
 }
 
-/** Closed, captured, and nothing of it beyond what its chunks and its inode say. */
-static bool can_be_safe(const struct safe *s, unsigned slot) {
+/** Does the record, or the name, of what is closed say all of it? */
+bool safe_is(const struct file_slot *f) {
+    return (f->safe == SAFE_YES || f->safe == SAFE_AS_IS) && !f->unsafe && !f->error && !f->dropped;
+}
+
+/** What a slot will be when it is safe; NO: it cannot be, or not yet. */
+static enum safe_state can_become(const struct safe *s, unsigned slot) {
     const struct file_slot *f = slot_file(s, slot);
-    const struct commit_run *r = &s->c->run[slot]; // that it is being synced is no matter: the target may be slow
-    return f->state == FILE_CLOSED && f->kind == SLOT_FILE && !(f->flags & OPEN_FOLLOWED) && !f->linked && !f->taken &&
-           !f->unsafe && !f->error && !f->dropped && !f->unnamed && f->safe == SAFE_NO && !r->publishing;
+    const struct commit_run *r = &s->c->run[slot];
+    bool synced = f->synced >= f->publish && !r->syncing;
+    if (f->state != FILE_CLOSED || f->safe != SAFE_NO || f->unsafe || f->error || f->dropped || r->publishing) {
+        return SAFE_NO;
+    }
+    if (f->kind != SLOT_FILE) { // what is renamed may be no captured file: it is synced first
+        return synced || f->kind != SLOT_RENAME || f->base_id ? SAFE_YES : SAFE_NO;
+    }
+    if (f->flags & OPEN_FOLLOWED || f->linked) {
+        return synced ? SAFE_AS_IS : SAFE_NO;
+    }
+    // Captured, and nothing of it is beyond what its chunks and its inode say. That it is being synced is no matter:
+    // the target may be slow.
+    return f->taken || f->unnamed ? SAFE_NO : SAFE_YES;
 }
 
 static bool is_young(struct safe *s, const struct file_slot *f) {
-    int64_t age = os_now_ns(CLOCK_REALTIME) - (f->closed.tv_sec * 1000000000 + f->closed.tv_nsec);
+    const struct timespec *since = f->kind == SLOT_FILE ? &f->closed : &f->opened;
+    int64_t age = os_now_ns(CLOCK_REALTIME) - (since->tv_sec * 1000000000 + since->tv_nsec);
     if (age < 0 || age >= AGE_NS) { // a clock that was set back proves nothing
         return false;
     }
     s->wake_ns = os_now_ns(CLOCK_MONOTONIC) + AGE_NS - age;
     return true;
+}
+
+/** Its chunks, if it has any, are on the stripes. */
+static bool has_parts(struct safe *s, unsigned slot) {
+    s->n_parts = 0;
+    bool chunks = s->becomes == SAFE_YES && slot_file(s, slot)->kind == SLOT_FILE;
+    return !chunks || collect(s, slot);
 }
 
 void safe_pump(struct safe *s) {
@@ -302,10 +214,11 @@ void safe_pump(struct safe *s) {
     for (unsigned i = 0; i < s->c->n_queue; i++) {
         unsigned slot = s->c->queue[i];
         struct file_slot *f = slot_file(s, slot);
-        if (f->kind == SLOT_FILE && f->safe == SAFE_YES && !f->unsafe && !f->error && !f->dropped) {
+        if (safe_is(f)) {
             continue;
         }
-        if (!can_be_safe(s, slot) || is_young(s, f) || !collect(s, slot)) {
+        s->becomes = can_become(s, slot);
+        if (s->becomes == SAFE_NO || is_young(s, f) || !has_parts(s, slot)) {
             return;
         }
         s->slot = slot;
@@ -320,14 +233,18 @@ void safe_pump(struct safe *s) {
 
 // ---- The end
 
-/** In a worker: records the end of every slot that `wanted` says, and makes that durable. */
+static bool has_record(const struct file_slot *f) {
+    return f->state != FILE_FREE && f->safe != SAFE_NO && f->safe != SAFE_AS_IS;
+}
+
+/** In a worker: records the end of every slot whose `result` (NULL: each) is 0, and makes that durable. */
 static void end_all(struct state *st, const uint32_t *slots, unsigned n, const int *result) {
     bool any = false;
     int r = 0;
     pthread_mutex_lock(&log_lock);
     for (unsigned i = 0; i < n; i++) {
         struct file_slot *f = &st->files[slots[i]];
-        if (f->kind == SLOT_FILE && f->safe != SAFE_NO && (!result || result[i] == 0) && r == 0) {
+        if (has_record(f) && (!result || result[i] == 0) && r == 0) {
             struct log_buf b;
             struct log_end end = {f->id};
             stripelog_begin(&b, LOG_END);
@@ -342,13 +259,13 @@ static void end_all(struct state *st, const uint32_t *slots, unsigned n, const i
     bool needed = false;
     for (unsigned i = 0; i < n && any; i++) {
         struct file_slot *f = &st->files[slots[i]];
-        if (f->kind == SLOT_FILE && f->safe != SAFE_NO && (!result || result[i] == 0)) {
+        if (has_record(f) && (!result || result[i] == 0)) {
             f->safe = SAFE_NO;
             f->unsafe = 1;
         }
     }
     for (unsigned i = 0; i < FILES_MAX && any; i++) {
-        needed |= st->files[i].state != FILE_FREE && st->files[i].safe != SAFE_NO;
+        needed |= has_record(&st->files[i]);
     }
     if (any && !needed && r == 0 && st->log_end > LOG_MOST) {
         r = begin_logs(st);
@@ -381,7 +298,7 @@ static void end_done(struct io_job *job) {
 
 bool safe_ended(struct safe *s, unsigned slot) {
     struct file_slot *f = slot_file(s, slot);
-    if (f->safe == SAFE_NO && !s->ending[slot]) {
+    if (!has_record(f) && !s->ending[slot]) {
         drain_release(s->drain, slot);
         return true;
     }

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: MIT
 //
-// safe: files that are closed and lie on the stripes, whole: a record in the stripes' logs from which they can be had
-// after keeper, engine or machine have died (recover.h). In the order of the commit queue: a file is recorded only when
-// all closed before it are, and nothing before it is to be deleted or renamed. What has ended is recorded as such
-// before anybody can see that it has: else a recovery would bring back what was deleted since.
+// safe: what is to become of names, so that it can be done after keeper, engine or machine have died (recover.h): a
+// record in the stripes' logs of each file that is closed and lies on the stripes, whole, and of each deletion and
+// renaming. In the order of the commit queue: something is recorded only when all before it is, or is on the target as
+// it stands. What has ended is recorded as such before anybody can see that it has: else a recovery would bring back
+// what was deleted since.
 
 #ifndef FASTCKPT_SAFE_H
 #define FASTCKPT_SAFE_H
@@ -20,7 +21,8 @@ struct safe {
     void *arg;
     int64_t wake_ns; // when the pump is due again (CLOCK_MONOTONIC); 0: when something changes
     bool on, busy;
-    unsigned slot; // of the record that is being made
+    unsigned slot; // of the record that is being made,
+    enum safe_state becomes; // and what it makes of it
     unsigned n_parts;
     struct log_part *parts;
     struct io_job job;
@@ -28,6 +30,8 @@ struct safe {
 };
 
 void safe_start(struct safe *s, struct pair *p, struct io *io, struct drain *d, struct commit *c);
+/** Would it be had, or done, without us? */
+bool safe_is(const struct file_slot *f);
 /** Starts the next record. Called once a turn of the loop. */
 void safe_pump(struct safe *s);
 /** A file that is dropped, has failed or is done: true when there is no record of it that has not ended. Else that is

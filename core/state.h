@@ -66,7 +66,7 @@ struct chunk_slot {       // valid while the chunk's word is handed or flying
 enum file_state { FILE_FREE = 0, FILE_OPEN, FILE_CLOSED };
 
 /** What is done at a slot's turn in the commit queue. All but FILE are closed from the start, and hold the inode that
- *  is meant: a name that is another's by then is left alone. */
+ *  is meant: a name that is another's by then is left alone. The stripes' logs have these numbers. */
 enum slot_kind {
     SLOT_FILE = 0, // a file gets its name
     SLOT_UNLINK,   // `name` is deleted. fd_own: the inode, O_PATH
@@ -74,8 +74,9 @@ enum slot_kind {
     SLOT_RENAME,   // `name` becomes `to`. fd_own: the inode, to be synced first if it is not a captured file's
 };
 
-/** Is there a record of the file on the stripes, from which it can be had without us? MAKING: perhaps. */
-enum safe_state { SAFE_NO = 0, SAFE_MAKING, SAFE_YES };
+/** Would it be had without us? YES: by a record on the stripes; MAKING: perhaps. AS_IS: it is durable under its name.
+ */
+enum safe_state { SAFE_NO = 0, SAFE_MAKING, SAFE_YES, SAFE_AS_IS };
 
 struct file_slot {
     _Atomic uint32_t state;

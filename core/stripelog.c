@@ -94,6 +94,14 @@ uint32_t stripelog_crc(const char *chunk, const struct extent *e, uint32_t n) {
     return crc;
 }
 
+void stripelog_identity(int dirfd, const char *name, struct log_identity *id) {
+    struct stat s;
+    *id = (struct log_identity){0};
+    if (os_fstatat(dirfd, name, &s, AT_SYMLINK_NOFOLLOW) == 0) {
+        *id = (struct log_identity){s.st_dev, s.st_ino, (uint64_t)s.st_size, s.st_ctim.tv_sec, s.st_ctim.tv_nsec};
+    }
+}
+
 int stripelog_lock(int fd) {
     struct flock l = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
     int r = os_fcntl(fd, F_OFD_SETLK, (long)&l);

@@ -20,7 +20,8 @@ enum log_type {
     LOG_START = 1, // struct log_start
     LOG_SAFE,      // struct log_safe: from here on a file can be had from the stripes
     LOG_REDO,      // struct log_redo: a recovery is about to give a name to an inode
-    LOG_END,       // struct log_end: what SAFE says needs nothing any more
+    LOG_END,       // struct log_end: what SAFE or CHANGE says needs nothing any more
+    LOG_CHANGE,    // struct log_change: a deletion or a renaming, behind what was recorded before it
 };
 
 struct log_head {
@@ -36,7 +37,7 @@ struct log_start {
     uint32_t pad;
 };
 
-struct log_identity { // of a file; ino 0: there is none
+struct log_identity { // of a file; ino 0: there is none; size and times 0: it has no name yet, its number alone counts
     uint64_t dev, ino, size;
     int64_t ctime_s, ctime_ns;
 };
@@ -63,6 +64,14 @@ struct log_part { // one chunk on a stripe
 
 struct log_native { // bytes that the program wrote itself, in the record
     uint64_t off, len;
+};
+
+struct log_change {
+    uint64_t id;
+    uint64_t dir_ino, to_ino;        // of the directories of `name` and of `to`
+    struct log_identity what, over;  // the inode that is meant; RENAME: what is under `to`
+    uint32_t kind, pad;              // enum slot_kind
+    // behind it, terminated and each padded to 8 bytes: name, its directory's path, to, its directory's path
 };
 
 struct log_redo {
@@ -93,6 +102,9 @@ const struct log_head *stripelog_next(const char *mem, size_t len, size_t *at, u
 
 /** CRC of what a place holds of a chunk. */
 uint32_t stripelog_crc(const char *chunk, const struct extent *e, uint32_t n);
+
+/** What is under a name now. */
+void stripelog_identity(int dirfd, const char *name, struct log_identity *id);
 
 /** Locks a log for as long as its description is open. 0, or -EAGAIN: its engine lives. */
 int stripelog_lock(int fd);

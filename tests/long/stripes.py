@@ -14,4 +14,4 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."
 import recover  # noqa: E402
 import stripes  # noqa: E402
 
-stripes.run_some(stripes.LONG + [("killed-more", stripes.engine_killed, 20), ("recover-random", recover.at_random, 40)])
+stripes.run_some(stripes.LONG + recover.LONG + [("killed-more", stripes.engine_killed, 20)])

@@ -38,17 +38,7 @@ def recover(box, *args):
 
 def safe(box, names):
     """Waits until all of them could be recovered, by what the logs say."""
-    logs = box.config["STRIPES"].split(":")
-
-    def there():
-        d = os.path.join(logs[0], "fastckpt-%d" % os.geteuid())
-        text = b""
-        for n in os.listdir(d):
-            if n.endswith(".log"):
-                with open(os.path.join(d, n), "rb") as f:
-                    text += f.read()
-        return all(n.encode() in text for n in names)
-    eventually("records of %s" % names, there, 20)
+    eventually("records of %s" % names, lambda: all(n.encode() in log_text(box) for n in names), 20)
 
 
 def start(name, stripes=2, **kw):
@@ -165,6 +155,119 @@ def changed_since():
     assert os.path.getsize(box.d + "/ckpt-2.pt") == 1000
 
 
+def log_text(box):
+    text = b""
+    for at in box.config["STRIPES"].split(":"):
+        d = os.path.join(at, "fastckpt-%d" % os.geteuid())
+        for n in os.listdir(d) if os.path.isdir(d) else ():
+            if n.endswith(".log"):
+                with open(os.path.join(d, n), "rb") as f:
+                    text += f.read()
+    return text
+
+
+def rotation():
+    """Deletions are carried out, in their place: behind the saves that were closed before them, and no others."""
+    disks, target, box = start("rotation")
+    saves(box, "-p", "ckpt-%d.pt", "-s", "1000", "-n", "2", "-F", "90", shim=False)
+    code = "import os; os.unlink('ckpt-90.pt')"
+    leave(box, "-s", str(9 << 20), "-n", "5", "-k", "2", "-l", "latest")
+    r = box.run([PYTHON, "-c", code], env={"FASTCKPT_EXIT": "leave"})
+    assert r.rc == 0, r
+    eventually("a record of the last deletion", lambda: b"ckpt-90.pt" in log_text(box), 20)
+    assert len(os.listdir(box.d)) <= 3, os.listdir(box.d)  # all that is not published yet, and what is to be deleted
+    kill_pair(box, target)
+    before = sorted(os.listdir(box.d))
+    assert "ckpt-90.pt" in before
+    rc, dry = recover(box, "--dry-run")
+    assert rc == 0 and sorted(os.listdir(box.d)) == before, dry
+    rc, lines = recover(box)
+    assert rc == 0 and len(dry) == len(lines), (dry, lines)
+    assert "deleted: ckpt-90.pt" in lines and "to be deleted: ckpt-90.pt" in dry, (dry, lines)
+    assert lines.index("deleted: ckpt-3.pt") > [l[:21] for l in lines].index("recovered: ckpt-5.pt,"), lines
+    assert sorted(os.listdir(box.d)) == ["ckpt-4.pt", "ckpt-5.pt", "ckpt-91.pt", "latest"], os.listdir(box.d)
+    whole(box, ["ckpt-4.pt", "ckpt-5.pt"])
+    assert recover(box) == (0, []) and not box.leftovers()
+
+
+RENAMES = """
+import os
+for i in range(3):
+    with open('model.tmp', 'wb', buffering=0) as f:
+        f.write(bytes([65 + i]) * (12 << 20))
+    os.rename('model.tmp', 'model.pt')
+    f = os.open('latest.%d' % i, os.O_CREAT | os.O_EXCL | os.O_WRONLY)  # as mkstemp
+    os.write(f, b'%d' % i)
+    os.close(f)
+    os.rename('latest.%d' % i, 'latest')
+os.rename('model.pt', 'd/last.pt')
+"""
+
+
+def renames(damage=False):
+    """Files written beside their names and renamed, captured ones and such as the program made itself."""
+    disks, target, box = start("renames")
+    os.mkdir(box.d + "/d")
+    box.own(box.d + "/d")
+    r = box.run([PYTHON, "-c", RENAMES], env={"FASTCKPT_EXIT": "leave"})
+    assert r.rc == 0, r
+    eventually("a record of the last renaming", lambda: b"last.pt" in log_text(box), 20)
+    kill_pair(box, target)
+    assert not os.path.exists(box.d + "/d/last.pt"), "nothing is left to do"
+    if damage:
+        lie(disks[0], 0), lie(disks[1], 0)
+    before = tree(box.d)
+    rc, lines = recover(box)
+    if damage:
+        assert rc == 1 and any(l.startswith("not recovered: model.tmp") for l in lines), lines
+        assert tree(box.d) == before, (before, lines)
+        assert all(l.startswith("not ") for l in lines), lines
+        return
+    assert rc == 0, lines
+    assert sorted(os.listdir(box.d)) == ["d", "latest"] and os.listdir(box.d + "/d") == ["last.pt"], lines
+    with open(box.d + "/d/last.pt", "rb") as f:
+        assert f.read() == b"C" * (12 << 20)
+    with open(box.d + "/latest", "rb") as f:
+        assert f.read() == b"2"
+    assert recover(box) == (0, []) and not box.leftovers()
+
+
+def changed_before_deletion():
+    """What was to be deleted or replaced, and is another file by now, stays."""
+    disks, target, box = start("other")
+    for i in (1, 2, 3):
+        saves(box, "-p", "old-%d" % i, "-s", "1000", "-n", "1", shim=False)
+    code = "import os; os.unlink('old-1'); os.unlink('old-2'); os.rename('ckpt-1.pt', 'old-3')"
+    leave(box, "-s", str(20 << 20), "-n", "1")
+    assert box.run([PYTHON, "-c", code], env={"FASTCKPT_EXIT": "leave"}).rc == 0
+    eventually("a record of the renaming", lambda: b"old-3" in log_text(box), 20)
+    kill_pair(box, target)
+    for name in ("old-1", "old-3"):
+        os.rename(box.d + "/" + name, box.d + "/away-" + name)
+        write_file(box.d + "/" + name, 77)
+    rc, lines = recover(box)
+    assert rc == 1 and lines[1:] == ["left alone: old-1: it has changed since", "deleted: old-2",
+                                     "left alone: ckpt-1.pt to old-3: what it would replace has changed since"], lines
+    whole(box, ["ckpt-1.pt"])
+    assert os.path.getsize(box.d + "/old-1") == os.path.getsize(box.d + "/old-3") == 77
+    assert not os.path.exists(box.d + "/old-2")
+
+
+def not_before_drained():
+    """What is on the stripes deletes nothing: the only good checkpoint stays until the next one is on the target."""
+    disks, target, box = start("wait")
+    saves(box, "-p", "old.pt", "-s", "1000", "-n", "1", shim=False)
+    leave(box, "-p", "new.pt", "-s", str(24 << 20), "-n", "1")
+    assert box.run([PYTHON, "-c", "import os; os.unlink('old.pt')"], env={"FASTCKPT_EXIT": "leave"}).rc == 0
+    eventually("a record of the deletion", lambda: b"old.pt" in log_text(box), 20)
+    while box.status()["pending_files"] > 1:
+        assert os.path.exists(box.d + "/old.pt") or os.path.exists(box.d + "/new.pt")
+        time.sleep(0.05)
+    box.wait()
+    assert os.listdir(box.d) == ["new.pt"]
+    whole(box, ["new.pt"])
+
+
 def nothing_comes_back():
     """What was deleted after it was published, or dropped before, is not brought back, whatever dies then."""
     disks, target, box = start("gone")
@@ -180,7 +283,8 @@ def nothing_comes_back():
         before = set(os.listdir(box.d))
         rc, lines = recover(box)
         new = {l.split(" ")[1].rstrip(",") for l in lines if l.startswith("recovered")}
-        assert set(os.listdir(box.d)) == before | new, (before, lines)
+        gone = {l.split(" ")[1] for l in lines if l.startswith("deleted")}
+        assert set(os.listdir(box.d)) == (before | new) - gone, (before, lines)
         assert not any("ckpt-%d.pt" % i in n for i in (1, 2, 3, 4) for n in os.listdir(box.d)), os.listdir(box.d)
 
 
@@ -194,7 +298,9 @@ def at_random(rounds=3):
         p = box.start([SAVER, "-s", str(rng.choice([3, 12, 30]) << 20), "-n", "8", "-k", "2", "-l", "latest", "-F",
                        str(first), *rng.choice([(), ("-f",)]), "-t", str(rng.choice([0, 100]))])
         time.sleep(rng.uniform(0.3, 2.5))
-        if not box.status():
+        while p.poll() is None and not (box.status() or {}).get("pending_files"):
+            time.sleep(0.01)
+        if p.poll() is not None:
             p.communicate(timeout=60)
             continue
         p.kill()
@@ -216,6 +322,8 @@ def at_random(rounds=3):
 
 SHORT = [("everything", everything), ("next-engine", by_the_next_engine), ("killed-itself", killed_itself),
          ("damaged", damaged), ("changed-since", changed_since), ("nothing-comes-back", nothing_comes_back),
-         ("random", at_random)]
+         ("rotation", rotation), ("renames", renames), ("random", at_random)]
+LONG = [("renames-behind", renames, True), ("other-since", changed_before_deletion),
+        ("not-before-drained", not_before_drained), ("random-more", at_random, 40)]
 if __name__ == "__main__":
     run_some(SHORT)
