@@ -4,9 +4,9 @@
 # timeout: 120
 #
 # Proves that messages of strangers, patterns and configuration values of any shape harm nothing: libFuzzer on
-# tests/unit/fuzz_*.c with sanitizers: here a fixed number of inputs of one seed, so that a change is judged by itself and
-# not by chance; FUZZ_SECONDS=n (tests/long) draws a new seed for n seconds. What a long run found is in KEPT and comes
-# first. Cannot see what only a running engine does with well-formed messages.
+# tests/unit/fuzz_*.c with sanitizers: here a fixed number of inputs of one seed, so that a change is judged by itself
+# and not by chance; FUZZ_SECONDS=n (tests/long) draws a new seed for n seconds. What a long run found is in KEPT and
+# comes first. Cannot see what only a running engine does with well-formed messages.
 
 import os
 import re

@@ -292,8 +292,10 @@ def at_random(rounds=3):
     """Both are killed at any time of a rotation: what is there then is whole, and `latest` names a save that is."""
     disks, target, box = start("random", uid=USER)  # and as an unprivileged user
     rng = random.Random(int(os.environ.get("SEED", "1")))
-    first, back = 1, 0
-    for i in range(rounds):
+    first, back, counted, i = 1, 0, 0, 0
+    while counted < rounds:  # one that came to nothing to recover does not count
+        i += 1
+        assert i <= 8 * rounds, "only %d of %d rounds met something to recover" % (counted, i - 1)
         target.throttle(rng.choice([SLOW, 20 << 20, 60 << 20]))
         p = box.start([SAVER, "-s", str(rng.choice([3, 12, 30]) << 20), "-n", "8", "-k", "2", "-l", "latest", "-F",
                        str(first), *rng.choice([(), ("-f",)]), "-t", str(rng.choice([0, 100]))])
@@ -307,6 +309,7 @@ def at_random(rounds=3):
         kill_pair(box, target)
         rc, lines = recover(box)
         back += len(lines)
+        counted += len(lines) > 0
         said = "round %d: %s, %s" % (i, lines, sorted(os.listdir(box.d)))
         assert rc == 0, said
         saved = [n for n in os.listdir(box.d) if n.startswith("ckpt-")]
@@ -316,8 +319,7 @@ def at_random(rounds=3):
             with open(box.d + "/latest") as f:
                 assert "ckpt-%s.pt" % f.read().strip() in saved, said
         first += 8
-    say("# %d files came back in %d rounds" % (back, rounds))
-    assert back >= rounds / 2, back
+    say("# %d files came back in %d rounds" % (back, i))
 
 
 SHORT = [("everything", everything), ("next-engine", by_the_next_engine), ("killed-itself", killed_itself),
