@@ -338,7 +338,8 @@ int change_new(int dirfd, const char *path, bool ordered) {
 
 // ---- Rename
 
-enum { RENAME_OLD = -EAGAIN - 1000, RENAME_FOUND }; // no errno. OLD: the way of links
+// No errno. OLD: the way of links. DOTS: the last component is "." or "..", or there is none.
+enum { RENAME_OLD = -EAGAIN - 1000, RENAME_FOUND, RENAME_DOTS };
 
 // What a name will be once all that is queued has happened.
 static bool will_exist(const struct target *t) {
@@ -411,8 +412,8 @@ static int rename_one(struct target *from, struct target *to, unsigned flags) {
     return r == 0 ? CHANGE_DONE : told ? r : r == -EPIPE ? alone() : RENAME_OLD;
 }
 
-// The kernel finds both directories before it looks at either name. RENAME_FOUND: closed by place_close; CHANGE_NATIVE:
-// the kernel refuses it; or the error.
+// RENAME_FOUND: closed by place_close. CHANGE_NATIVE: the kernel refuses it. RENAME_DOTS, -ENAMETOOLONG: so it does, for
+// the last component. -ENOENT, -ENOTDIR: it would, for the others.
 static int find_parent(struct target *t, int dirfd, const char *path) {
     if (!guard_readable(path)) {
         return CHANGE_NATIVE;
@@ -425,15 +426,33 @@ static int find_parent(struct target *t, int dirfd, const char *path) {
         t->matched = is_matched(t, dirfd, plain);
         return RENAME_FOUND;
     }
-    return r == PLACE_GONE ? -ENOENT : r == PLACE_NOT_DIR ? -ENOTDIR : r == -ENAMETOOLONG ? r : CHANGE_NATIVE;
+    return r == PLACE_GONE    ? -ENOENT
+         : r == PLACE_NOT_DIR ? -ENOTDIR
+         : r == -EISDIR       ? RENAME_DOTS
+         : r == -ENAMETOOLONG ? r
+                              : CHANGE_NATIVE;
 }
 
+// Does the kernel find the directory that the last component is in, which is dots or too long?
+static bool has_parent(int dirfd, const char *path) {
+    struct stat st;
+    int r = os_fstatat(dirfd, path, &st, AT_SYMLINK_NOFOLLOW);
+    return r == 0 || (r == -ENAMETOOLONG && strnlen(path, PATH_MAX) < PATH_MAX);
+}
+
+// The kernel finds both directories before it looks at either last component. Returns as find_parent.
 static int find_both(struct target *a, int fromdir, const char *from, struct target *b, int todir, const char *to) {
     int r = find_parent(a, fromdir, from);
-    r = r == -ENAMETOOLONG ? CHANGE_NATIVE : r;
+    if (r == RENAME_DOTS || r == -ENAMETOOLONG) {
+        r = has_parent(fromdir, from) ? find_parent(b, todir, to) : CHANGE_NATIVE;
+        if (r == RENAME_FOUND) {
+            place_close(&b->p);
+        }
+        return r == -ENOENT || r == -ENOTDIR ? r : CHANGE_NATIVE;
+    }
     if (r == RENAME_FOUND) {
         r = find_parent(b, todir, to);
-        if (r == -ENAMETOOLONG) { // of the last component: only then is the old name looked at
+        if (r == -ENAMETOOLONG) { // only then is the old name looked at
             look_again(a);
             r = names_gone(a->word) ? -ENOENT : is_hidden(a) ? r : CHANGE_NATIVE;
         }
@@ -441,7 +460,7 @@ static int find_both(struct target *a, int fromdir, const char *from, struct tar
             place_close(&a->p);
         }
     }
-    return r;
+    return r == RENAME_DOTS ? CHANGE_NATIVE : r;
 }
 
 static bool refused_flags(unsigned flags) {
