@@ -412,8 +412,8 @@ static int rename_one(struct target *from, struct target *to, unsigned flags) {
     return r == 0 ? CHANGE_DONE : told ? r : r == -EPIPE ? alone() : RENAME_OLD;
 }
 
-// RENAME_FOUND: closed by place_close. CHANGE_NATIVE: the kernel refuses it. RENAME_DOTS, -ENAMETOOLONG: so it does, for
-// the last component. -ENOENT, -ENOTDIR: it would, for the others.
+// RENAME_FOUND: closed by place_close. CHANGE_NATIVE: the kernel refuses it. RENAME_DOTS, -ENAMETOOLONG: likewise, for
+// the last component. -ENOENT, -ENOTDIR: what it would say of the others.
 static int find_parent(struct target *t, int dirfd, const char *path) {
     if (!guard_readable(path)) {
         return CHANGE_NATIVE;

@@ -192,7 +192,7 @@ def generate(seed):
 
 
 def normal(line, _unseen):
-    """What differs by design, taken out of both traces, as in fuzzing.py: an open file is in no listing."""
+    """What differs by design, taken out of both traces, as in callfuzz.py: an open file is in no listing."""
     if re.match(r"(B |fork )*(list|scandir|glob|nftw|fts) ", line):
         line = " ".join(w for w in line.split(" ") if not w.endswith("?"))
     return line
@@ -203,7 +203,7 @@ VARIANTS = [("uring", None, True), ("threads", USER, False), ("threads", None, F
 
 
 class NameFuzzer(fuzzing.Fuzzer):
-    ops, seeds = os.path.join(VICTIMS, "name_ops"), SEEDS
+    ops = os.path.join(VICTIMS, "name_ops")
     generate = staticmethod(generate)
     normal = staticmethod(normal)
 

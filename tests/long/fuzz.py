@@ -11,6 +11,7 @@ import sys
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
 from fc import *  # noqa: E402,F403
+import callfuzz  # noqa: E402
 import fuzzing  # noqa: E402
 
 SEQUENCES = 5000
@@ -19,7 +20,7 @@ FIRST = 10000000 + int(os.environ.get("SEED") or 0) * 100000 + (50000 if os.envi
 
 
 def hunt(io, first):
-    fuzzer = fuzzing.Fuzzer("long-" + io, io=io)
+    fuzzer = callfuzz.CallFuzzer("long-" + io, io=io)
     done, found = fuzzing.hunt(fuzzer, range(first, first + SEQUENCES), stop=lambda _, found: len(found) >= MOST)
     say("%s: %d sequences from seed %d, %d differ" % (io, done, first, len(found)))
     for f in found:

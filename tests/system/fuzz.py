@@ -4,7 +4,7 @@
 # timeout: 110
 #
 # Proves P1 and P2: random sequences of calls have the same results, offsets, errors, metadata and bytes as without the
-# shim. How: tests/lib/fuzzing.py, the scripts of every difference found so far and some seconds of new seeds, on both
+# shim. How: tests/lib/callfuzz.py, the scripts of every difference found so far and some seconds of new seeds, on both
 # backends. Cannot see crashes, times that no script has set, directories' times, or calls that fuzz_ops does not make.
 #   fuzz.py SEED...   these seeds        fuzz.py FILE...   these scripts        fuzz.py -p SEED   prints the script
 
@@ -15,6 +15,7 @@ import time
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
 args, sys.argv[1:] = sys.argv[1:], []
 from fc import *  # noqa: E402,F403
+import callfuzz  # noqa: E402
 import fuzzing  # noqa: E402
 
 SECONDS = 10.0  # for each backend, kept scripts not counted
@@ -24,7 +25,7 @@ FIRST = int(os.environ.get("SEED") or 0) * 1000000 + (500000 if os.environ.get("
 
 def kept(io, fuzzer):
     bad = []
-    for name, script in fuzzing.kept().items():
+    for name, script in fuzzing.kept(callfuzz.SEEDS).items():
         how = fuzzer.fails(script)
         if how:
             bad.append("%s: %s" % (name, how))
@@ -41,12 +42,16 @@ def seeds(io, fuzzer):
     assert not found, "; ".join("seed %s: %s" % f[:2] for f in found)
 
 
+def fuzzers():
+    for io in ("uring", "threads"):
+        yield io, callfuzz.CallFuzzer("fuzz-" + io, io=io)
+
+
 def main():
     if args:
-        fuzzing.by_hand(args, fuzzing.generate, ((io, fuzzing.Fuzzer("hand-" + io, io=io)) for io in ("uring", "threads")))
+        fuzzing.by_hand(args, callfuzz.generate, fuzzers())
         return
-    for io in ("uring", "threads"):
-        fuzzer = fuzzing.Fuzzer("fuzz-" + io, io=io)
+    for io, fuzzer in fuzzers():
         with case("fuzz_kept_" + io):
             kept(io, fuzzer)
         with case("fuzz_seeds_" + io):

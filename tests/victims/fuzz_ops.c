@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 //
-// fuzz_ops: a program made of a script on stdin: one call a line, whose result it prints. tests/lib/fuzz.py makes the
-// scripts, runs them natively and under the shim, and compares what is printed.
+// fuzz_ops: a program made of a script on stdin: one call a line, whose result it prints. tests/lib/callfuzz.py makes
+// the scripts, runs them natively and under the shim, and compares what is printed.
 //   @ DIR         begins a sequence, in a directory that is there; its end closes everything and prints all names
 //   pre ...       is done by who starts this program
 //   fork LINE     a child does the line, then _exit        thread LINE   a thread does it
