@@ -3,49 +3,22 @@
 // fam_fd: descriptors that are duplicated, replaced, closed in ranges, inherited by fork, vfork and spawn, locked,
 // mapped and truncated, in the current directory. Prints results for a diff between a native and a shimmed run.
 
-#include <errno.h>
-#include <fcntl.h>
+#include "fam_rig.h"
+
 #include <linux/close_range.h>
 #include <spawn.h>
-#include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include <sys/file.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/sendfile.h>
-#include <sys/stat.h>
 #include <sys/uio.h>
 #include <sys/wait.h>
-#include <unistd.h>
 
 #define PIECE (1 << 20)
 
 extern char **environ;
 static char *block;
-
-static void show(const char *what, long r) {
-    printf("%-26s %ld%s%s\n", what, r, r < 0 ? " " : "", r < 0 ? strerrorname_np(errno) : "");
-    fflush(stdout);
-    errno = 0;
-}
-
-static void look(const char *name) {
-    struct stat st;
-    unsigned long sum = 5381;
-    static char buf[65536];
-    ssize_t n;
-    int fd = open(name, O_RDONLY);
-    int r = fstat(fd, &st);
-    while ((n = read(fd, buf, sizeof buf)) > 0) {
-        for (ssize_t i = 0; i < n; i++) {
-            sum = sum * 33 + (unsigned char)buf[i];
-        }
-    }
-    close(fd);
-    printf("%-10s size %ld mode %o sum %lx\n", name, r < 0 ? -1L : (long)st.st_size, r < 0 ? 0 : st.st_mode, sum);
-    fflush(stdout);
-}
 
 static int begin(const char *name) {
     int fd = open(name, O_WRONLY | O_CREAT | O_TRUNC, 0644);
@@ -74,14 +47,14 @@ static void duplicates(void) {
     show("closed", fcntl(three, F_GETFD));
     show("close", close(two));
     show("close again", close(two));
-    look("dup");
+    show_content("dup");
     int a = begin("over1"), b = begin("over2");
     show("dup2", dup2(a, b));
     show("write", write(b, "end", 3));
     close(a);
     close(b);
-    look("over1");
-    look("over2");
+    show_content("over1");
+    show_content("over2");
 }
 
 static void children(void) {
@@ -114,7 +87,7 @@ static void children(void) {
     show("write", write(fd, "last", 4));
     show("system", system("exit 7"));
     show("close", close(fd));
-    look("fork");
+    show_content("fork");
 }
 
 static void sizes(void) {
@@ -148,7 +121,7 @@ static void sizes(void) {
     show("close", close(fd));
     stat("sizes", &st);
     show("mtime", st.st_mtime);
-    look("sizes");
+    show_content("sizes");
 }
 
 static void others(void) {
@@ -182,7 +155,7 @@ static void others(void) {
     show("write", write(fd, "appended", 8));
     show("close", close(fd));
     close(in);
-    look("others");
+    show_content("others");
 }
 
 int main(void) {

@@ -3,21 +3,11 @@
 // fam_locks: locks and leases on files just opened for writing, seen from a second description and from a second
 // process: new names, names that replace an older file, duplicates, children. Prints results for a diff.
 
-#include <errno.h>
-#include <fcntl.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/file.h>
-#include <sys/stat.h>
-#include <sys/wait.h>
-#include <unistd.h>
+#include "fam_rig.h"
 
-static void show(const char *what, long r) {
-    printf("%-26s %ld%s%s\n", what, r, r < 0 ? " " : "", r < 0 ? strerrorname_np(errno) : "");
-    fflush(stdout);
-    errno = 0;
-}
+#include <stdlib.h>
+#include <sys/file.h>
+#include <sys/wait.h>
 
 static void look(const char *name) {
     char buf[200] = "";

@@ -4,56 +4,29 @@
 // closed that are asked for by realpath, readlink, statfs, pathconf, handles, watches, bind, mkfifo, walks and exec.
 // Prints results for a diff between a native and a shimmed run.
 
+#include "fam_rig.h"
+
 #include <aio.h>
 #include <dirent.h>
-#include <errno.h>
-#include <fcntl.h>
 #include <fts.h>
 #include <ftw.h>
 #include <limits.h>
 #include <sched.h>
-#include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include <sys/inotify.h>
 #include <sys/ipc.h>
 #include <sys/socket.h>
-#include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <sys/syscall.h>
 #include <sys/un.h>
 #include <sys/vfs.h>
 #include <sys/wait.h>
-#include <unistd.h>
 #include <wchar.h>
 #include <wordexp.h>
 
 #define PIECE (1 << 20)
 
 static char *block;
-
-static void show(const char *what, long r) {
-    printf("%-26s %ld%s%s\n", what, r, r < 0 ? " " : "", r < 0 ? strerrorname_np(errno) : "");
-    fflush(stdout);
-    errno = 0;
-}
-
-static void look(const char *name) {
-    struct stat st;
-    unsigned long sum = 5381;
-    static char buf[65536];
-    ssize_t n;
-    int fd = open(name, O_RDONLY);
-    int r = fstat(fd, &st);
-    while ((n = read(fd, buf, sizeof buf)) > 0) {
-        for (ssize_t i = 0; i < n; i++) {
-            sum = sum * 33 + (unsigned char)buf[i];
-        }
-    }
-    close(fd);
-    printf("%-10s size %ld sum %lx\n", name, r < 0 ? -1L : (long)st.st_size, sum);
-    fflush(stdout);
-}
 
 static int begin(const char *name) {
     int fd = open(name, O_WRONLY | O_CREAT | O_TRUNC, 0755);
@@ -92,7 +65,7 @@ static void aio(void) {
     aio_suspend(one, 1, NULL);
     show("aio_error", aio_error(&cb));
     show("close", close(fd));
-    look("aio");
+    show_content("aio");
 }
 
 static void send_fd(int sock, int fd) {
@@ -145,7 +118,7 @@ static void passing(void) {
     show("close", close(fd));
     close(s[0]);
     close(s[1]);
-    look("passed");
+    show_content("passed");
 }
 
 static void print_path(const char *what, char *path) {
@@ -182,7 +155,7 @@ static void paths(void) {
     show("no statfs", statfs("nothing", &fs));
     show("ftok", ftok("fs", 1) != -1);
     show("lchmod", lchmod("fs", 0640));
-    look("fs");
+    show_content("fs");
 }
 
 static void finders(void) {
@@ -208,7 +181,7 @@ static void finders(void) {
     show("mknodat", mknodat(AT_FDCWD, "fifo", 0600 | S_IFIFO, 0));
     save("dirname");
     show("mkdir", mkdir("dirname", 0600));
-    look("sock");
+    show_content("sock");
 }
 
 static int counted;
@@ -260,7 +233,7 @@ static void streams(void) {
     lseek(fd, 0, SEEK_SET);
     show("appends", write(fd, block, PIECE));
     fclose(fp);
-    look("append");
+    show_content("append");
     fp = fopen("reopened", "w");
     show("wide", fputws(L"wide", fp));
     fseek(fp, 3 * PIECE, SEEK_SET);
@@ -272,7 +245,7 @@ static void streams(void) {
         show("puts", fputs("more", fp));
         fclose(fp);
     }
-    look("reopened");
+    show_content("reopened");
 }
 
 static int cloned(void *arg) {
@@ -286,7 +259,7 @@ static void programs(void) {
     waitpid(pid, &status, 0);
     show("clone", status);
     close(fd);
-    look("cloned");
+    show_content("cloned");
     FILE *fp = fopen("script", "w");
     fputs("#!/bin/sh\nexit 5\n", fp);
     fchmod(fileno(fp), 0700);
@@ -309,7 +282,7 @@ static void programs(void) {
     for (int i = 0; i < 500 && access("done", F_OK) < 0; i++) {
         usleep(10000);
     }
-    look("done");
+    show_content("done");
     close(fd);
 }
 
@@ -332,7 +305,7 @@ static void wild(void) {
     show("truncate", truncate(bad, 0));
     show("chmod", chmod(bad, 0600));
     show("execve", execve(bad, (char *[]){"x", NULL}, (char *[]){NULL}));
-    look("wild");
+    show_content("wild");
 }
 
 int main(void) {

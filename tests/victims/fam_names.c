@@ -3,28 +3,17 @@
 // fam_names: calls by name on files just saved, in the current directory: stat's families, the *at forms, rename,
 // unlink, links, times, attributes, listings. Prints results for a diff between a native and a shimmed run.
 
+#include "fam_rig.h"
+
 #include <dirent.h>
-#include <errno.h>
-#include <fcntl.h>
 #include <ftw.h>
 #include <glob.h>
-#include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
-#include <sys/stat.h>
 #include <sys/time.h>
 #include <sys/xattr.h>
-#include <unistd.h>
 #include <utime.h>
 
 #define PIECE (2 << 20)
-
-static void show(const char *what, long r) {
-    int e = errno;
-    printf("%-24s %ld%s%s\n", what, r, r < 0 ? " " : "", r < 0 ? strerrorname_np(e) : "");
-    fflush(stdout);
-    errno = 0;
-}
 
 static void save(int dirfd, const char *name, char c) {
     char *block = malloc(PIECE);

@@ -3,24 +3,14 @@
 // fam_open: every way of opening a file, with good and bad arguments, in the current directory. Prints results, errno,
 // the bytes that are there afterwards and the mode, for a diff between a native and a shimmed run. Nothing that varies.
 
-#include <errno.h>
-#include <fcntl.h>
-#include <stdio.h>
+#include "fam_rig.h"
+
 #include <stdlib.h>
-#include <string.h>
 #include <sys/resource.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 extern int __open_2(const char *, int);
 extern int __openat_2(int, const char *, int);
 extern int __open64(const char *, int, ...);
-
-static void show(const char *what, int r) {
-    int e = errno;
-    printf("%-28s %d%s%s\n", what, r, r < 0 ? " " : "", r < 0 ? strerrorname_np(e) : "");
-    errno = 0;
-}
 
 // What a name holds: size, mode, links, first bytes.
 static void look(const char *name) {

@@ -3,44 +3,30 @@
 // fam_raw: the calls that matter by syscall(), as ONNX, jemalloc and Rust make them: openat2 and open forms, writes,
 // copies, renames, closes in ranges, fork, exec and exit. Prints results for a diff between a native and a shimmed run.
 
-#include <errno.h>
-#include <fcntl.h>
+#include "fam_rig.h"
+
 #include <linux/openat2.h>
 #include <signal.h>
-#include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
-#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
 #include <sys/wait.h>
-#include <unistd.h>
 
 #define PIECE (1 << 20)
 
 static char *block;
 
-static void show(const char *what, long r) {
-    printf("%-26s %ld%s%s\n", what, r, r < 0 ? " " : "", r < 0 ? strerrorname_np(errno) : "");
-    fflush(stdout);
-    errno = 0;
-}
-
 static void look(const char *name) {
+    static char buf[65536];
     struct stat st;
     unsigned long sum = 5381;
-    static char buf[65536];
-    ssize_t n;
     int fd = (int)syscall(SYS_openat, AT_FDCWD, name, O_RDONLY);
     int r = (int)syscall(SYS_newfstatat, AT_FDCWD, name, &st, 0);
-    while ((n = syscall(SYS_read, fd, buf, sizeof buf)) > 0) {
-        for (ssize_t i = 0; i < n; i++) {
-            sum = sum * 33 + (unsigned char)buf[i];
-        }
+    for (ssize_t n; (n = syscall(SYS_read, fd, buf, sizeof buf)) > 0;) {
+        sum = add_sum(sum, buf, n);
     }
     syscall(SYS_close, fd);
-    printf("%-10s size %ld mode %o sum %lx\n", name, r < 0 ? -1L : (long)st.st_size, r < 0 ? 0 : st.st_mode, sum);
-    fflush(stdout);
+    show_file(name, r, &st, sum);
 }
 
 static void fill(int fd) {
