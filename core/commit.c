@@ -97,16 +97,6 @@ unsigned commit_before(const struct commit *c, uint64_t number, bool (*match)(co
     return n;
 }
 
-/** The directory of `f` with a '/' behind it, from its end if it is long; "" where there is no /proc. */
-static void directory_of(const struct file_slot *f, char *buf, size_t cap) {
-    char link[32], path[4096];
-    log_format(link, sizeof link, "/proc/self/fd/%d", f->fd_dir);
-    ssize_t n = os_readlinkat(AT_FDCWD, link, path, sizeof path - 1);
-    path[n > 0 ? n : 0] = '\0';
-    bool fits = n + 2 < (ssize_t)cap;
-    log_format(buf, cap, "%s%s%s", fits ? "" : "...", path + (fits ? 0 : n + 5 - (ssize_t)cap), n > 0 ? "/" : "");
-}
-
 /** What is under the name now. The publish or the program has just looked it up: the kernel has it in memory. */
 static const char *what_is_left(const struct file_slot *f) {
     struct stat s;
@@ -126,7 +116,7 @@ static const char *what_is_left(const struct file_slot *f) {
 static void remember_failure(struct state *st, const struct file_slot *f, int error, const char *what) {
     struct failure *x = &st->failures[st->n_failures % FAILURES_MAX];
     char dir[128], retried[40] = "";
-    directory_of(f, dir, sizeof dir);
+    log_directory(f->fd_dir, dir, sizeof dir);
     if (f->retry_ns) {
         log_format(retried, sizeof retried, ", retried for %u s", retry_seconds(f));
     }
@@ -163,7 +153,7 @@ void commit_fail_disk(struct commit *c, unsigned slot, int error, const char *wh
     struct file_slot *f = slot_file(c, slot);
     char dir[128];
     if (!f->error && !f->dropped) {
-        directory_of(f, dir, sizeof dir);
+        log_directory(f->fd_dir, dir, sizeof dir);
         broken_note(c->p, f, error, dir);
     }
     commit_fail(c, slot, error, what);

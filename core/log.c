@@ -9,6 +9,7 @@
 #include "util.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <string.h>
@@ -262,4 +263,13 @@ const char *log_errno(int err) {
         }
     }
     return "Unknown error";
+}
+
+void log_directory(int fd, char *buf, size_t cap) {
+    char link[32], path[4096];
+    log_format(link, sizeof link, "/proc/self/fd/%d", fd);
+    ssize_t n = os_readlinkat(AT_FDCWD, link, path, sizeof path - 1);
+    path[n > 0 ? n : 0] = '\0';
+    bool fits = n + 2 <= (ssize_t)cap;
+    log_format(buf, cap, "%s%s%s", fits ? "" : "...", path + (fits ? 0 : n + 5 - (ssize_t)cap), n > 0 ? "/" : "");
 }

@@ -27,6 +27,9 @@ int log_vformat(char *buf, size_t cap, const char *fmt, va_list ap) __attribute_
 /** The text of an errno value (positive) without locale or allocation: "No space left on device". */
 const char *log_errno(int err);
 
+/** The path of the directory behind `fd` with a '/' behind it, for a line: its end if it is long, "" without /proc. */
+void log_directory(int fd, char *buf, size_t cap);
+
 #define log_error(...) log_line(LOG_ERROR, __VA_ARGS__)
 #define log_info(...)  log_line(LOG_INFO, __VA_ARGS__)
 #define log_debug(...) log_line(LOG_DEBUG, __VA_ARGS__)

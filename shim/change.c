@@ -403,7 +403,7 @@ static int rename_one(struct target *from, struct target *to, unsigned flags) {
         os_close(fds[2]);
     }
     if (r == 0) {
-        lost_note_renamed(q.file, q.slot, from->p.name);
+        lost_note_renamed(q.file, q.slot, from->p.dir, from->p.name);
         if (from->word == 0 && !from->matched) {
             atomic_fetch_add(&file_report.files_followed, 1); // it is synced before it has the name
         }

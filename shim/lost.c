@@ -18,6 +18,7 @@
 #define CLOSED_MAX 64 // closed files remembered by name
 #define DIRS_MAX   64 // directories kept; beyond, a file of another directory cannot be published without an engine
 #define FENCE_LEN  4096
+#define DIR_TEXT   128 // of a directory, for a line; a longer one is cut off in front
 
 // ---- Directories: one descriptor for all open files of a directory
 
@@ -82,32 +83,47 @@ void lost_unpin_dir(const struct file *f) {
     own_unpin(dirs[f->dir].own);
 }
 
+static void directory_of(const struct file *f, char ret[DIR_TEXT]) {
+    int dirfd = lost_pin_dir(f);
+    ret[0] = '\0';
+    if (dirfd >= 0) {
+        log_directory(dirfd, ret, DIR_TEXT);
+        lost_unpin_dir(f);
+    }
+}
+
 // ---- Names of closed files
 
 static struct closed {
     _Atomic uint64_t id;
     uint32_t slot;
     const char *what; // happened to it
+    char dir[DIR_TEXT];
     char name[NAME_CAP];
 } closed[CLOSED_MAX];
 static _Atomic uint32_t closed_next;
 static _Atomic uint32_t owed_error; // 1: closed files were lost and the program has not been told
 
-static void note(uint64_t id, uint32_t slot, const char *name, const char *what) {
+// Its directory is the caller's to fill in, and then its id.
+static struct closed *note(uint32_t slot, const char *name, const char *what) {
     struct closed *c = &closed[atomic_fetch_add(&closed_next, 1) % CLOSED_MAX];
     atomic_store(&c->id, 0);
     c->slot = slot;
     c->what = what;
     log_format(c->name, sizeof c->name, "%s", name);
-    atomic_store(&c->id, id);
+    return c;
 }
 
 void lost_note_closed(const struct file *f) {
-    note(f->id, f->slot, f->name, "closed but not yet published");
+    struct closed *c = note(f->slot, f->name, "closed but not yet published");
+    directory_of(f, c->dir);
+    atomic_store(&c->id, f->id);
 }
 
-void lost_note_renamed(uint64_t id, uint32_t slot, const char *name) {
-    note(id, slot, name, "to be renamed");
+void lost_note_renamed(uint64_t id, uint32_t slot, int dirfd, const char *name) {
+    struct closed *c = note(slot, name, "to be renamed");
+    log_directory(dirfd, c->dir, sizeof c->dir);
+    atomic_store(&c->id, id);
 }
 
 static void tell_closed(void) {
@@ -116,8 +132,9 @@ static void tell_closed(void) {
         uint64_t id = atomic_exchange(&c->id, 0);
         if (id != 0 && client_was_pending(id, c->slot)) {
             atomic_store(&owed_error, 1);
-            log_error("lost: %s was %s when keeper and engine were both killed; its old content stays%s", c->name,
-                      c->what, shim.config.stripes[0] ? ", unless it is on the stripes: fastckpt recover" : "");
+            const char *unless = shim.config.stripes[0] ? ", unless it is on the stripes: fastckpt recover" : "";
+            log_error("lost: %s%s was %s when keeper and engine were both killed; its old content stays%s", c->dir,
+                      c->name, c->what, unless);
         }
     }
 }
@@ -184,6 +201,12 @@ static int write_back(struct file *f, int fd) {
     return err;
 }
 
+static void say_lost(const struct file *f, const char *how, int err) {
+    char dir[DIR_TEXT];
+    directory_of(f, dir);
+    log_error("lost: %s%s%s%s", dir, f->name, how, err < 0 ? log_errno(-err) : "");
+}
+
 void lost_recover(struct file *f, int fd) {
     f->epoch = client_epoch();
     if (f->lost || f->id == 0 || f->closed) {
@@ -195,10 +218,10 @@ void lost_recover(struct file *f, int fd) {
     int own = staged ? borrow_fd(f, fd) : -1;
     if (staged && own < 0) {
         f->error = f->error ? f->error : -EIO;
-        log_error("lost: %s: no descriptor of it is left to write its last bytes", f->name);
+        say_lost(f, ": no descriptor of it is left to write its last bytes", 0);
     } else if (staged && client_only_striped(f->id, f->slot)) {
         f->error = f->error ? f->error : -EIO;
-        log_error("lost: %s: a part of it was on the stripes only", f->name);
+        say_lost(f, ": a part of it was on the stripes only", 0);
         os_close(own);
     } else if (staged) {
         struct stat st;
@@ -211,7 +234,7 @@ void lost_recover(struct file *f, int fd) {
         int r = write_back(f, own);
         if (r < 0) {
             f->error = f->error ? f->error : r;
-            log_error("lost: %s: writing its last bytes: %s", f->name, log_errno(-r));
+            say_lost(f, ": writing its last bytes: ", r);
         }
         os_close(own);
     }
@@ -291,7 +314,7 @@ int lost_publish(struct file *f, int fd) {
         }
     }
     if (err < 0) {
-        log_error("lost: %s is not published, its old content stays: %s", f->name, log_errno(-err));
+        say_lost(f, " is not published, its old content stays: ", err);
     }
     f->published = err == 0;
     return err;

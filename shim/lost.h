@@ -30,7 +30,7 @@ bool lost_in_dir(const struct file *f, dev_t dev, ino_t ino);
 /** Notes a file that was closed and is to be published by the engine. */
 void lost_note_closed(const struct file *f);
 /** Notes a name that the engine is to rename, under the id and slot that it answered. */
-void lost_note_renamed(uint64_t id, uint32_t slot, const char *name);
+void lost_note_renamed(uint64_t id, uint32_t slot, int dirfd, const char *name);
 
 /** -EIO once after closed files were lost, else 0. */
 int lost_error(void);

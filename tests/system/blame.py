@@ -72,7 +72,7 @@ def hopeless():
                 with open(path, "rb") as f:
                     assert f.read() == content(name), "%s is torn" % name
             else:
-                said = "lost: " + name in r.err or name + ": Input/output error" in r.err
+                said = "lost: " + path in r.err or name + ": Input/output error" in r.err
                 assert said, "%s is gone without a word: %r" % (name, r)
     finally:
         box.close()

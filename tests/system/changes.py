@@ -311,7 +311,7 @@ def not_after_a_loss():
         fs.throttle(0)
         out, err = p.communicate("\n", timeout=60)
         assert out == "[5, 5, 5]\n[5, None, False]\n", "%s %s" % (out, err)
-        assert "lost: big.pt" in err, err
+        assert "lost: %s/big.pt" % box.d in err, err
 
 
 run_cases([("seen-%s-%s" % (w, io), lambda w=w, io=io: seen_as_natively(w, io))

@@ -186,7 +186,7 @@ def pair_killed():
         os.kill(pid, signal.SIGKILL)
     target.throttle(0)
     out, err = p.communicate(timeout=60)
-    assert "lost: ckpt-1.pt" in err, err
+    assert "lost: %s/ckpt-1.pt" % box.d in err, err
     got = check_saves(os.path.join(box.d, "ckpt-%d.pt" % i) for i in (1, 2))
     assert all(state == "whole" for state, _ in got.values()), got
     assert "failed" in out or p.returncode != 0 or "lost" in err

@@ -118,3 +118,17 @@ Test(log, errno_texts_are_glibcs) {
     }
     cr_expect_str_eq(log_errno(-1), "Unknown error");
 }
+
+Test(log, directories) {
+    char buf[16];
+    int fd = open("/usr/bin", O_PATH | O_DIRECTORY);
+    log_directory(fd, buf, sizeof buf);
+    cr_expect_str_eq(buf, "/usr/bin/");
+    log_directory(fd, buf, 10);
+    cr_expect_str_eq(buf, "/usr/bin/");
+    log_directory(fd, buf, 9); // its end, as much as there is room for
+    cr_expect_str_eq(buf, ".../bin/");
+    close(fd);
+    log_directory(fd, buf, sizeof buf);
+    cr_expect_str_eq(buf, "");
+}
