@@ -381,7 +381,11 @@ off_t file_lseek(struct file *f, int fd, off_t off, int whence) {
     if (whence == SEEK_END && f->staged_end > 0 && !file_has_spawned(f) && os_fstat(fd, &st) == 0) {
         off_t size = (off_t)max_u64((uint64_t)st.st_size, f->staged_end);
         off_t to;
-        r = __builtin_add_overflow(size, off, &to) ? -EOVERFLOW : os_lseek(fd, to, SEEK_SET);
+        bool far = __builtin_add_overflow(size, off, &to);
+        if (!far && to < (off_t)f->staged_end && fd_has_stream(f)) {
+            file_settle_locked(f, fd); // libc may write here
+        }
+        r = far ? -EOVERFLOW : os_lseek(fd, to, SEEK_SET);
     } else {
         if (whence != SEEK_END || file_has_spawned(f)) { // only the kernel knows, once it has all
             file_settle_locked(f, fd);
