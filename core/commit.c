@@ -168,7 +168,7 @@ static void sync_run(struct io_job *job) {
     }
     for (unsigned i = 0; i < b->n; i++) {
         io_serve(slot_file(b->c, b->slots[i])->id);
-        b->result[i] = publish_sync(b->c->p->st, slot_file(b->c, b->slots[i]));
+        b->result[i] = (b->write_out ? publish_write_out : publish_sync)(b->c->p->st, slot_file(b->c, b->slots[i]));
     }
 }
 
@@ -182,12 +182,20 @@ static void sync_done(struct io_job *job) {
         c->run[slot].syncing = false;
         if (b->result[i] < 0) {
             commit_fail_disk(c, slot, b->result[i], "making it durable");
+        } else if (b->write_out) {
+            c->run[slot].written = c->run[slot].sync_to;
         } else {
             slot_file(c, slot)->synced = c->run[slot].sync_to;
             BREAK_POINT("sync-marked");
         }
         c->on_done(c->arg, slot);
     }
+}
+
+/** Is all done that has to be done before its name? */
+static bool is_ready(const struct commit *c, unsigned slot) {
+    const struct file_slot *f = slot_file(c, slot);
+    return max_u64(f->synced, c->run[slot].written) >= f->publish;
 }
 
 static bool sync_ready(const struct commit *c, unsigned slot) {
@@ -202,7 +210,7 @@ static bool sync_ready(const struct commit *c, unsigned slot) {
 #endif
 }
 
-static struct sync_batch *free_batch(struct commit *c, bool small) {
+static struct sync_batch *free_batch(struct commit *c, bool small, bool write_out) {
     struct sync_batch *free = NULL;
     unsigned smalls = 0;
     for (unsigned i = 0; i < SYNC_JOBS; i++) {
@@ -213,6 +221,7 @@ static struct sync_batch *free_batch(struct commit *c, bool small) {
     if (free && !(small && smalls >= SYNC_SMALL)) {
         free->n = 0;
         free->small = small;
+        free->write_out = write_out;
         return free;
     }
     return NULL;
@@ -226,21 +235,23 @@ static void sync_submit(struct commit *c, struct sync_batch *b) {
     io_job(c->io, &b->job);
 }
 
-/** Puts ready files of `list` into batches: a large file alone, small ones of one device together. */
-static void sync_start(struct commit *c, const uint32_t *list, unsigned n) {
+/** Puts ready files of `list` into batches: a large file alone, small ones of one device together. Where `names` follow,
+ *  what they make durable is written out only. */
+static void sync_start(struct commit *c, const uint32_t *list, unsigned n, bool names) {
     struct sync_batch *open = NULL;
     for (unsigned i = 0; i < n; i++) {
         const struct file_slot *f = slot_file(c, list[i]);
-        if (!sync_ready(c, list[i])) {
+        if (!sync_ready(c, list[i]) || (names && is_ready(c, list[i]))) {
             continue;
         }
-        bool small = f->size_end == 0 && !c->p->st->plain;
-        if (open && (!small || open->n == SYNC_BATCH || slot_file(c, open->slots[0])->dev != f->dev)) {
+        bool small = f->size_end == 0 && !c->p->st->plain, write_out = names && publish_with_name(f);
+        if (open && (!small || open->n == SYNC_BATCH || open->write_out != write_out ||
+                     slot_file(c, open->slots[0])->dev != f->dev)) {
             sync_submit(c, open);
             open = NULL;
         }
         if (!open) {
-            open = free_batch(c, small);
+            open = free_batch(c, small, write_out);
             if (!open) {
                 continue;
             }
@@ -294,6 +305,7 @@ static void publish_done(struct io_job *job) {
         } else {
             retry_done(f, r);
             c->p->st->published += f->kind == SLOT_FILE;
+            f->synced = max_u64(f->synced, c->run[slot].written);
             *(volatile uint32_t *)&f->done = 1; // before publish: a closed file must never be neither queued nor done
             BREAK_POINT("publish-marked");
             f->publish = 0;
@@ -315,7 +327,7 @@ static void publish_start(struct commit *c) {
         unsigned slot = c->queue[i];
         struct file_slot *f = slot_file(c, slot);
         bool recorded = f->safe != SAFE_MAKING && !(f->kind != SLOT_FILE && any_safe);
-        if (f->synced < f->publish || !recorded || c->run[slot].syncing ||
+        if (!is_ready(c, slot) || !recorded || c->run[slot].syncing ||
             retry_early(&c->run[slot].retry, &c->wake_ns)) {
             break;
         }
@@ -355,8 +367,8 @@ static void sort_out(struct commit *c) {
 void commit_pump(struct commit *c) {
     c->wake_ns = 0;
     sort_out(c);
-    sync_start(c, c->syncs, c->n_syncs); // somebody waits in an fsync: first
-    sync_start(c, c->queue, c->n_queue);
+    sync_start(c, c->syncs, c->n_syncs, false); // somebody waits in an fsync: first
+    sync_start(c, c->queue, c->n_queue, true);
     for (unsigned i = 0; i < c->n_syncs;) {
         struct file_slot *f = slot_file(c, c->syncs[i]);
         if (f->state == FILE_FREE || f->error || f->synced >= f->sync_wanted) {

@@ -13,25 +13,25 @@
 
 #include "writer.h"
 
-#define PUBLISH_BATCH 128 // names changed by one publish job, with one sync a directory
-#define SYNC_BATCH                                                                                                     \
-    32              // small files synced by one job: their writeback is started together, one journal commit serves all
-#define SYNC_JOBS  64 // in hand at once
-#define SYNC_SMALL 4  // of small files: what comes meanwhile forms the next batches
+#define PUBLISH_BATCH 256 // names changed by one publish job, with one sync a directory
+#define SYNC_BATCH    128 // small files of one job: their writeback is started together, one journal commit serves all
+#define SYNC_JOBS     64  // in hand at once
+#define SYNC_SMALL    4   // of small files: what comes meanwhile forms the next batches
 
 struct commit_run {
     bool syncing;
     bool queued;
     bool publishing;
     uint64_t sync_to; // number that the sync job in hand serves
+    uint64_t written; // written out up to this number: durable when its name is, see publish_with_name
     struct retry retry;
 };
 
-/** Files that one sync job makes durable. */
+/** Files that one sync job makes durable, or writes out. */
 struct sync_batch {
     struct io_job job;
     struct commit *c;
-    bool used, small;
+    bool used, small, write_out;
     unsigned n;
     uint32_t slots[SYNC_BATCH];
     int result[SYNC_BATCH];

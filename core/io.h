@@ -22,6 +22,7 @@
 struct io_calls {
     int (*pwrite_all)(int fd, const void *buf, size_t len, off_t off);
     int (*fsync)(int fd);
+    int (*write_out)(int fd); // of fsync only the writing: durable with a later change of its name, on one journal
     int (*fallocate)(int fd, int mode, off_t off, off_t len);
     int (*ftruncate)(int fd, off_t len);
     int (*futimens)(int fd, const struct timespec ts[2]);

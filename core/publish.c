@@ -30,14 +30,8 @@ static int trim(struct file_slot *f) {
     return f->close_flags & CLOSE_SPAWNED ? 0 : io_calls.ftruncate(f->fd_prog, s.st_size);
 }
 
-int publish_sync(struct state *st, struct file_slot *f) {
-    if (f->kind != SLOT_FILE && (f->kind != SLOT_RENAME || f->base_id)) {
-        return 0; // nothing to sync, or a captured file, which was synced at its own turn
-    }
-    if (f->kind == SLOT_RENAME) { // what is renamed to a matched name
-        int e = io_calls.fsync(f->fd_own);
-        return e == -EINVAL || e == -EROFS ? 0 : e;
-    }
+/** What comes before its sync. */
+static int prepare(struct file_slot *f) {
 #if FASTCKPT_BREAK == 4 // an entry that kills the engine each time: blame must find it
     if (strcmp(f->name, "poison.pt") == 0) {
         abort();
@@ -51,26 +45,49 @@ int publish_sync(struct state *st, struct file_slot *f) {
     if (r < 0) {
         return r;
     }
-    if (shadow && f->state == FILE_CLOSED) {
-        if (f->close_flags & CLOSE_TIMES || f->size_end > 0) {
-            struct timespec ts[2] = {f->atime, f->mtime};
-            r = io_calls.futimens(f->fd_prog, ts);
-            if (r < 0) {
-                log_info("%s: times not set: %s", f->name, log_errno(-r));
-            }
+    if (shadow && f->state == FILE_CLOSED && (f->close_flags & CLOSE_TIMES || f->size_end > 0)) {
+        struct timespec ts[2] = {f->atime, f->mtime};
+        r = io_calls.futimens(f->fd_prog, ts);
+        if (r < 0) {
+            log_info("%s: times not set: %s", f->name, log_errno(-r));
         }
     }
+    return 0;
+}
+
+/** The kernel tells a write error once per description; what an engine heard before it died is repeated by the other. */
+static int tell_both(const struct state *st, const struct file_slot *f, int (*call)(int fd)) {
 #if FASTCKPT_BREAK == 1 // canary: a publish without sync
     return 0;
 #endif
-    r = io_calls.fsync(f->fd_own);
+    int r = call(f->fd_own);
     BREAK_POINT("sync-synced");
-    // The kernel tells a write error once per description; what an engine heard before it died is repeated by the
-    // other.
     if (r == 0 && st->generation > 1 && f->fd_prog > 0) {
-        r = io_calls.fsync(f->fd_prog);
+        r = call(f->fd_prog);
     }
     return r == -EINVAL || r == -EROFS ? 0 : r;
+}
+
+bool publish_with_name(const struct file_slot *f) {
+    return f->kind == SLOT_FILE && f->state == FILE_CLOSED && !(f->flags & (OPEN_FOLLOWED | OPEN_HIDDEN)) &&
+           !f->linked && !f->taken && f->size_end == 0 && io_keeps_order(f->fd_own, f->dev);
+}
+
+int publish_write_out(struct state *st, struct file_slot *f) {
+    int r = prepare(f);
+    return r < 0 ? r : tell_both(st, f, io_calls.write_out);
+}
+
+int publish_sync(struct state *st, struct file_slot *f) {
+    if (f->kind != SLOT_FILE && (f->kind != SLOT_RENAME || f->base_id)) {
+        return 0; // nothing to sync, or a captured file, which was synced at its own turn
+    }
+    if (f->kind == SLOT_RENAME) { // what is renamed to a matched name
+        int e = io_calls.fsync(f->fd_own);
+        return e == -EINVAL || e == -EROFS ? 0 : e;
+    }
+    int r = prepare(f);
+    return r < 0 ? r : tell_both(st, f, io_calls.fsync);
 }
 
 void publish_start_writeback(const struct file_slot *f) {

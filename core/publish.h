@@ -11,6 +11,12 @@
 
 /** Gives back reserved space, sets the program's times, fsyncs. 0 or an error. */
 int publish_sync(struct state *st, struct file_slot *f);
+/** Will the sync of its directory, behind its name, make the inode durable as well? One journal keeps the order: what
+ *  was written out before is there when the name is. A file that gets its first name, and holds only what the program
+ *  wrote itself. */
+bool publish_with_name(const struct file_slot *f);
+/** The same as publish_sync for such a file, without the fsync. */
+int publish_write_out(struct state *st, struct file_slot *f);
 /** Starts the writeback of what the program wrote itself, without waiting: for a batch, before its files are synced. */
 void publish_start_writeback(const struct file_slot *f);
 

@@ -182,6 +182,7 @@ int sim_open(unsigned id) {
 
 static void note_name(struct sim_op op) {
     cr_assert_lt(sim.n_ops, SIM_OPS);
+    op.at = ++sim.ops;
     sim.op[sim.n_ops++] = op;
 }
 
@@ -269,11 +270,12 @@ static int d_pwrite_all(int fd, const void *buf, size_t len, off_t off) {
     return fails ? -EIO : 0;
 }
 
-static void make_durable(struct sim_inode *x) {
+/** All changes of it, or those that were written out before the operation on names number `at`. */
+static void make_durable(struct sim_inode *x, uint64_t at) {
     unsigned kept = 0;
     for (unsigned i = 0; i < x->n_changes; i++) {
         struct sim_change c = x->change[i];
-        if (c.lost) {
+        if (c.lost || (at > 0 && !(c.out && c.out_at < at))) {
             x->change[kept++] = c;
         } else if (c.is_size) {
             x->size_durable = c.value;
@@ -284,22 +286,43 @@ static void make_durable(struct sim_inode *x) {
     x->n_changes = kept;
 }
 
+void sim_out_durable(uint64_t dev, uint64_t at) {
+    for (unsigned i = 0; i < sim.n_inodes; i++) {
+        if (sim.inode[i].dev == dev) {
+            make_durable(&sim.inode[i], at);
+        }
+    }
+}
+
 /** An fsync that fails has given the bytes up: no later one brings them to the disk. The error is told once to each
  *  description. */
-static int d_fsync(int fd) {
+static int sync_inode(int fd, bool durable) {
     struct sim_inode *x = &sim.inode[sim_inode_of(fd)];
-    if (sim_failing(x->dev)) {
-        for (unsigned i = 0; i < x->n_changes; i++) {
-            x->change[i].lost = true;
+    bool fails = sim_failing(x->dev);
+    for (unsigned i = 0; i < x->n_changes; i++) {
+        struct sim_change *c = &x->change[i];
+        c->lost |= fails;
+        if (!durable && !c->out && sim.order == SIM_JOURNAL) {
+            c->out = true;
+            c->out_at = sim.ops;
         }
-        x->errors++;
-    } else {
-        make_durable(x);
+    }
+    x->errors += fails;
+    if (durable && !fails) {
+        make_durable(x, 0);
     }
     int ret = x->errors != x->told[fd % SIM_FDS] ? -EIO : 0;
     x->told[fd % SIM_FDS] = x->errors;
     step();
     return ret;
+}
+
+static int d_fsync(int fd) {
+    return sync_inode(fd, true);
+}
+
+static int d_write_out(int fd) {
+    return sync_inode(fd, false);
 }
 
 static int d_fallocate(int fd, int mode, off_t off, off_t len) {
@@ -417,9 +440,10 @@ static int d_close(int fd) {
 
 #define SIM_CALLS                                                                                                      \
     {                                                                                                                  \
-        .pwrite_all = d_pwrite_all, .fsync = d_fsync, .fallocate = d_fallocate, .ftruncate = d_ftruncate,              \
-        .futimens = d_futimens, .link_fd = d_link_fd, .linkat = d_linkat, .renameat = d_renameat,                      \
-        .unlinkat = d_unlinkat, .sync_dir = d_sync_dir, .sync_names = d_sync_names, .close = d_close,                  \
+        .pwrite_all = d_pwrite_all, .fsync = d_fsync, .write_out = d_write_out, .fallocate = d_fallocate,              \
+        .ftruncate = d_ftruncate, .futimens = d_futimens, .link_fd = d_link_fd, .linkat = d_linkat,                    \
+        .renameat = d_renameat, .unlinkat = d_unlinkat, .sync_dir = d_sync_dir, .sync_names = d_sync_names,            \
+        .close = d_close,                                                                                              \
     }
 struct io_calls io_calls = SIM_CALLS;
 
@@ -445,7 +469,7 @@ void sim_program_created(int fd, int dirfd, const char *name) {
 
 void sim_all_durable(void) {
     for (unsigned i = 0; i < sim.n_inodes; i++) {
-        make_durable(&sim.inode[i]);
+        make_durable(&sim.inode[i], 0);
     }
     for (unsigned d = 0; d < sim.n_dirs; d++) {
         sim_names_durable(d);

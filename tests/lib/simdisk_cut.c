@@ -58,6 +58,7 @@ void sim_names_durable(unsigned dir) {
     for (unsigned i = 0; i < sim.n_ops; i++) {
         if (i < last && group_of(sim.op[i].dir) == g) {
             apply(&sim.durable, &sim.op[i]);
+            sim_out_durable(sim.dir[dir].dev, sim.op[i].at);
         } else {
             sim.op[kept++] = sim.op[i];
         }
@@ -65,15 +66,29 @@ void sim_names_durable(unsigned dir) {
     sim.n_ops = kept;
 }
 
+/** The last operation on names of each device that is there after a power cut. */
+struct reached {
+    uint64_t at[SIM_DIRS_MAX]; // by the first directory of the device
+};
+
+static uint64_t reached_on(const struct reached *r, uint64_t dev) {
+    uint64_t at = 0;
+    for (unsigned d = 0; d < sim.n_dirs; d++) {
+        at = sim.dir[d].dev == dev ? max_u64(at, r->at[d]) : at;
+    }
+    return at;
+}
+
 /** Is the inode what it should be, if its unsynced changes met this fate? */
-static bool is_whole(const struct sim_inode *x, enum fate fate) {
+static bool is_whole(const struct sim_inode *x, enum fate fate, uint64_t reached) {
     uint64_t hash[SIM_BLOCKS], size = x->size_durable;
     for (unsigned b = 0; b < x->n_blocks; b++) {
         hash[b] = x->block[b].durable;
     }
     for (unsigned i = 0; i < x->n_changes; i++) {
         const struct sim_change *c = &x->change[i];
-        unsigned part = fate == SOME ? sim_random(3) : (unsigned)fate; // 2: torn
+        bool there = c->out && !c->lost && c->out_at < reached;
+        unsigned part = there ? THERE : fate == SOME ? sim_random(3) : (unsigned)fate; // 2: torn
         if (part == GONE) {
             continue;
         }
@@ -90,26 +105,28 @@ static bool is_whole(const struct sim_inode *x, enum fate fate) {
     return whole;
 }
 
-static void look(const struct sim_names *names, enum fate fate, struct sim_entry *out) {
+static void look(const struct sim_names *names, enum fate fate, const struct reached *r, struct sim_entry *out) {
     for (unsigned i = 0; i < names->n; i++) {
         const struct sim_inode *x = &sim.inode[names->name[i].inode];
-        out[i] = (struct sim_entry){.dir = names->name[i].dir, .id = x->id, .whole = is_whole(x, fate)};
+        out[i] = (struct sim_entry){.dir = names->name[i].dir, .id = x->id, .whole = is_whole(x, fate, reached_on(r, x->dev))};
         strcpy(out[i].name, names->name[i].name);
     }
 }
 
 static void cut_at(const unsigned keep[SIM_DIRS_MAX], void (*check)(const struct sim_entry *, unsigned)) {
     struct sim_names names = sim.durable;
+    struct reached reached = {0};
     unsigned seen[SIM_DIRS_MAX] = {0};
     for (unsigned i = 0; i < sim.n_ops; i++) {
         unsigned g = group_of(sim.op[i].dir);
         if (seen[g]++ < keep[g]) {
             apply(&names, &sim.op[i]);
+            reached.at[g] = sim.op[i].at;
         }
     }
     static struct sim_entry entries[SIM_NAMES];
     for (enum fate fate = GONE; fate <= SOME; fate++) {
-        look(&names, fate, entries);
+        look(&names, fate, &reached, entries);
         check(entries, names.n);
     }
 }
@@ -135,6 +152,6 @@ unsigned sim_now(struct sim_entry entries[SIM_NAMES]) {
     for (unsigned i = 0; i < sim.n_ops; i++) {
         apply(&names, &sim.op[i]);
     }
-    look(&names, THERE, entries);
+    look(&names, THERE, &(struct reached){0}, entries);
     return names.n;
 }

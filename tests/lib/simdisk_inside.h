@@ -21,6 +21,8 @@ struct sim_block {
 /** One change of an inode that is not synced: of a block, or of the size. */
 struct sim_change {
     bool is_size, lost; // lost: no sync will ever bring it to the disk
+    bool out;           // written out: it is there if a change of a name is that came after `out_at`
+    uint64_t out_at;
     unsigned block;
     uint64_t value; // hash or size
 };
@@ -41,6 +43,7 @@ enum sim_kind { SIM_LINK, SIM_UNLINK, SIM_RENAME };
 
 struct sim_op {
     enum sim_kind kind;
+    uint64_t at;        // its place in the order of all
     unsigned dir, from; // RENAME: from `old` in `from`
     unsigned inode;
     char name[SIM_NAME], old[SIM_NAME];
@@ -81,6 +84,7 @@ struct sim {
     enum sim_order order;
     uint64_t seed;
     unsigned n_inodes, n_dirs, n_ops, n_ghosts;
+    uint64_t ops; // on names, ever
     struct sim_inode inode[SIM_INODES];
     struct sim_dir_id dir[SIM_DIRS_MAX];
     struct sim_names durable;
@@ -94,6 +98,8 @@ extern struct sim sim;
 
 /** The model's number of the inode open as `fd`. */
 unsigned sim_inode_of(int fd);
+/** What was written out on this device before the operation on names number `at` is durable. */
+void sim_out_durable(uint64_t dev, uint64_t at);
 /** A sync of directory `dir`: what of the operations on names is durable now leaves the list. */
 void sim_names_durable(unsigned dir);
 

@@ -56,6 +56,9 @@ static int f_pwrite_all(int fd, const void *buf, size_t len, off_t off) {
 static int f_fsync(int fd) {
     return hit_final() ? -EIO : io_calls_kernel.fsync(fd);
 }
+static int f_write_out(int fd) {
+    return hit_final() ? -EIO : io_calls_kernel.write_out(fd);
+}
 static int f_fallocate(int fd, int mode, off_t off, off_t len) {
     return hit() ? -ENOSPC : io_calls_kernel.fallocate(fd, mode, off, len);
 }
@@ -79,6 +82,7 @@ static void fail_nth(int n, int many) {
     io_calls = io_calls_kernel;
     io_calls.pwrite_all = f_pwrite_all;
     io_calls.fsync = f_fsync;
+    io_calls.write_out = f_write_out;
     io_calls.fallocate = f_fallocate;
     io_calls.ftruncate = f_ftruncate;
     io_calls.link_fd = f_link_fd;

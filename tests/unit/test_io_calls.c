@@ -72,6 +72,7 @@ Test(io_calls, contents) {
     int fd = unnamed();
     struct timespec ts[2] = {{.tv_sec = 1000000000, .tv_nsec = 5}, {.tv_sec = 1100000000, .tv_nsec = 7}};
     cr_assert_eq(io_calls.pwrite_all(fd, "abc", 3, 5), 0);
+    cr_assert_eq(io_calls.write_out(fd), 0);
     cr_assert_eq(io_calls.fsync(fd), 0);
     cr_assert_eq(io_calls.fallocate(fd, FALLOC_FL_KEEP_SIZE, 0, MIB), 0);
     struct stat st;
