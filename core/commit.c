@@ -210,6 +210,19 @@ static bool sync_ready(const struct commit *c, unsigned slot) {
 #endif
 }
 
+/** Shall more than these `n` files come together before a job is made of them? Not when somebody waits. */
+static bool gather(struct commit *c, int64_t *since, unsigned n) {
+    int64_t now = os_now_ns(CLOCK_MONOTONIC);
+    *since = n == 0 || n >= GATHER || c->hurry ? 0 : *since ? *since : now;
+    if (*since == 0 || now - *since >= GATHER_NS) {
+        *since = 0;
+        return false;
+    }
+    int64_t due = *since + GATHER_NS;
+    c->wake_ns = c->wake_ns > 0 && c->wake_ns < due ? c->wake_ns : due;
+    return true;
+}
+
 static struct sync_batch *free_batch(struct commit *c, bool small, bool write_out) {
     struct sync_batch *free = NULL;
     unsigned smalls = 0;
@@ -235,16 +248,27 @@ static void sync_submit(struct commit *c, struct sync_batch *b) {
     io_job(c->io, &b->job);
 }
 
+/** Files of the queue that can be written out together. */
+static unsigned count_small(const struct commit *c) {
+    unsigned n = 0;
+    for (unsigned i = 0; i < c->n_queue && !c->p->st->plain; i++) {
+        unsigned slot = c->queue[i];
+        n += sync_ready(c, slot) && !is_ready(c, slot) && publish_with_name(slot_file(c, slot));
+    }
+    return n;
+}
+
 /** Puts ready files of `list` into batches: a large file alone, small ones of one device together. Where `names` follow,
  *  what they make durable is written out only. */
 static void sync_start(struct commit *c, const uint32_t *list, unsigned n, bool names) {
     struct sync_batch *open = NULL;
+    bool wait = names && gather(c, &c->writing_since, count_small(c));
     for (unsigned i = 0; i < n; i++) {
         const struct file_slot *f = slot_file(c, list[i]);
-        if (!sync_ready(c, list[i]) || (names && is_ready(c, list[i]))) {
+        bool write_out = names && publish_with_name(f), small = f->size_end == 0 && !c->p->st->plain;
+        if (!sync_ready(c, list[i]) || (names && is_ready(c, list[i])) || (write_out && wait)) {
             continue;
         }
-        bool small = f->size_end == 0 && !c->p->st->plain, write_out = names && publish_with_name(f);
         if (open && (!small || open->n == SYNC_BATCH || open->write_out != write_out ||
                      slot_file(c, open->slots[0])->dev != f->dev)) {
             sync_submit(c, open);
@@ -333,12 +357,14 @@ static void publish_start(struct commit *c) {
         }
         // Its end is recorded before its name can go: else a recovery would make it again.
         any_safe |= f->kind == SLOT_FILE && f->safe == SAFE_YES;
-        retry_begin(f, &c->run[slot].retry);
-        c->run[slot].publishing = true;
         c->batch[c->n_batch++] = slot;
     }
-    if (c->n_batch == 0) {
+    if (gather(c, &c->naming_since, most > 1 ? c->n_batch : 0) || c->n_batch == 0) {
         return;
+    }
+    for (unsigned i = 0; i < c->n_batch; i++) {
+        retry_begin(slot_file(c, c->batch[i]), &c->run[c->batch[i]].retry);
+        c->run[c->batch[i]].publishing = true;
     }
     struct file_slot *first = slot_file(c, c->batch[0]);
     c->publishing = true;

@@ -15,6 +15,8 @@
 
 #define PUBLISH_BATCH 256 // names changed by one publish job, with one sync a directory
 #define SYNC_BATCH    128 // small files of one job: their writeback is started together, one journal commit serves all
+#define GATHER        64  // closed files that are enough for a job: each costs a commit of the journal
+#define GATHER_NS     10000000 // after which fewer are
 #define SYNC_JOBS     64  // in hand at once
 #define SYNC_SMALL    4   // of small files: what comes meanwhile forms the next batches
 
@@ -53,6 +55,8 @@ struct commit {
     unsigned n_batch, n_named; // files in hand; those before the one that is to be tried again
     int64_t wake_ns;           // when that one is due (CLOCK_MONOTONIC); 0: none
     bool publishing;
+    bool hurry;                // somebody waits: nothing is gathered
+    int64_t writing_since, naming_since; // files are gathered since then; 0: none
     bool held; // nothing is published: only in the engine of a test
     uint32_t batch[PUBLISH_BATCH];
     int batch_result[PUBLISH_BATCH];

@@ -307,6 +307,17 @@ static bool publish_is_awaited(const struct engine *e) {
 }
 #endif
 
+/** For a file or a name. Not who has closed more files than may be pending: many at once are what serves it best. */
+static bool somebody_waits(const struct engine *e) {
+    for (unsigned k = 0; k < e->n_waiting; k++) {
+        const struct msg *m = &e->p.st->entries[e->waiting[k]].msg;
+        if (m->type != MSG_WAIT || m->scope != WAIT_CLIENT || m->value < 2 * GATHER) {
+            return true;
+        }
+    }
+    return false;
+}
+
 static void turn(struct engine *e) {
     entries_turn(e);
     clients_turn(e);
@@ -318,6 +329,7 @@ static void turn(struct engine *e) {
         drain_pump(&e->drain);
         writer_pump(&e->writer);
         safe_pump(&e->safe);
+        e->commit.hurry = somebody_waits(e);
         commit_pump(&e->commit);
         files_release_turn(e);
         entries_answer(e);
