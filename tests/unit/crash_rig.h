@@ -428,6 +428,7 @@ static bool turn(void) {
         io_reap(world.io);
     }
     writer_pump(&world.w);
+    world.c.hurry = true; // what is gathered for a while would depend on the clock
     commit_pump(&world.c);
     release_turn();
     return n || io_pending(world.io) || world.c.n_queue || world.c.n_syncs;
