@@ -197,8 +197,7 @@ static int parse_value(struct config *c, size_t row, const char *value, char *wh
 }
 
 static void set_defaults(struct config *c) {
-    memset(c, 0, sizeof *c);
-    for (size_t i = 0; i < config_vars_count; i++) {
+    for (size_t i = 0; i < config_vars_count; i++) { // all there is; the pages behind short texts stay untouched
         char why[128];
         int err = parse_value(c, i, config_vars[i].def, why, sizeof why);
         assert(err == 0);

@@ -25,6 +25,12 @@
 #define SHOWN_MAX 3 // functions in the text
 #define PAGE      4096u
 
+// The loader finds them where there is an interpreter: a dlsym that finds nothing costs a process more than all else.
+#define MAYBE __attribute__((weak, visibility("default")))
+extern void *PyGILState_GetThisThreadState(void) MAYBE;
+extern void _Py_DumpTraceback(int fd, void *state) MAYBE;
+extern int _Py_IsFinalizing(void) MAYBE;
+
 static struct {
     void *(*thread_state)(void);       // PyGILState_GetThisThreadState: this thread's, whether or not it has the lock
     void (*dump)(int fd, void *state); // _Py_DumpTraceback
@@ -310,13 +316,10 @@ static bool python_frames(struct callsite_frames *f) {
 }
 
 void callsite_start(void) {
-    void *state = dlsym(RTLD_DEFAULT, "PyGILState_GetThisThreadState");
-    void *dump = state != NULL ? dlsym(RTLD_DEFAULT, "_Py_DumpTraceback") : NULL;
-    void *ending = dump != NULL ? dlsym(RTLD_DEFAULT, "_Py_IsFinalizing") : NULL;
-    if (ending != NULL) {
-        memcpy(&python.ending, &ending, sizeof ending);
-        memcpy(&python.thread_state, &state, sizeof state);
-        memcpy(&python.dump, &dump, sizeof dump);
+    if (PyGILState_GetThisThreadState && _Py_DumpTraceback && _Py_IsFinalizing) {
+        python.thread_state = PyGILState_GetThisThreadState;
+        python.dump = _Py_DumpTraceback;
+        python.ending = _Py_IsFinalizing;
     }
     callsite_elf_start();
     dlerror(); // not the program's to read
