@@ -176,7 +176,8 @@ static void bury(struct engine *e, unsigned client) {
         if (f->state != FILE_OPEN || f->client != client) {
             continue;
         }
-        if (cl->exec || cl->leaving || f->flags & OPEN_FOLLOWED || f->linked || f->log) {
+        bool synced = f->safe == SAFE_OPEN; // by the stripes: it would be there under its name
+        if (cl->exec || cl->leaving || f->flags & OPEN_FOLLOWED || f->linked || f->log || synced) {
             struct msg m = {.number = number_draw(e->p.numbers), .u.close.flags = CLOSE_SPAWNED};
             m.u.close.mtime.tv_nsec = m.u.close.atime.tv_nsec = UTIME_OMIT;
             files_close(e, i, &m);

@@ -356,7 +356,7 @@ static void publish_start(struct commit *c) {
             break;
         }
         // Its end is recorded before its name can go: else a recovery would make it again.
-        any_safe |= f->kind == SLOT_FILE && f->safe == SAFE_YES;
+        any_safe |= f->kind == SLOT_FILE && (f->safe == SAFE_YES || f->safe == SAFE_OPEN);
         c->batch[c->n_batch++] = slot;
     }
     if (gather(c, &c->naming_since, most > 1 ? c->n_batch : 0) || c->n_batch == 0) {

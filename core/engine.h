@@ -7,6 +7,7 @@
 //   changes.c  the entries that delete or rename
 //   chunks.c   the entries by which chunks change hands
 //   views.c    the entries that look behind a name
+//   waits.c    the entries that wait for others
 //   files.c    the slots of files, deletions and renames
 //   clients.c  hello, death, leaving
 //   engine.c   the loop, start and restart, the crash handler
@@ -88,6 +89,10 @@ enum verdict chunks_hand_over(struct engine *e, struct entry *en);
 // views.c
 enum verdict views_lend(struct engine *e, struct entry *en);
 enum verdict views_list(struct engine *e, struct entry *en);
+
+// waits.c
+enum verdict waits_for(struct engine *e, struct entry *en);
+enum verdict waits_leave(struct engine *e, struct entry *en);
 
 // changes.c
 enum verdict changes_remove(struct engine *e, struct entry *en);

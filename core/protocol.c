@@ -127,9 +127,9 @@ static bool check_body(const struct msg *m) {
     case MSG_RENAME:
         return m->u.change.flags == 0 && component(m->u.change.name) && component(m->u.change.to);
     case MSG_SYNC:
-        return !(m->scope & ~(SYNC_PUBLISH | SYNC_SPAWNED | SYNC_QUIET | SYNC_LOG | SYNC_INODE));
+        return !(m->scope & ~(SYNC_PUBLISH | SYNC_SPAWNED | SYNC_QUIET | SYNC_LOG | SYNC_INODE | SYNC_SAFE));
     case MSG_WAIT:
-        return m->scope <= WAIT_CHANGE;
+        return m->scope <= WAIT_DIR_SAFE;
     case MSG_STATUS:
         return terminated(m->u.status.backend, sizeof m->u.status.backend) &&
                terminated(m->u.status.note, sizeof m->u.status.note);

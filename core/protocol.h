@@ -71,6 +71,8 @@ enum {
     SYNC_SPAWNED = 2, // as CLOSE_SPAWNED
     SYNC_QUIET = 4,   // not answered: nobody waits
     SYNC_INODE = 16,  // of the file that the descriptor is of, whoever captured it: it goes on being captured
+    SYNC_SAFE = 32,   // it is enough that it is safe on the stripes, and it goes on as it was; with SYNC_PUBLISH, under
+                      // its name. -EOPNOTSUPP: not with this file
     SYNC_LOG = 8
 };                        // it is a log (design 4): published as it stands when its process dies
 enum {
@@ -82,7 +84,8 @@ enum {
     REMOVE_EMPTY = 2
 };                                                               // ... and has none of these either
 // SPACE: and has given back its space. CHANGE: all, before the sender deletes or replaces something by itself.
-enum wait_scope { WAIT_ALL, WAIT_DIR, WAIT_CLIENT, WAIT_SPACE, WAIT_CHANGE };
+// *_SAFE: what is safe on the stripes need not be durable yet.
+enum wait_scope { WAIT_ALL, WAIT_DIR, WAIT_CLIENT, WAIT_SPACE, WAIT_CHANGE, WAIT_ALL_SAFE, WAIT_DIR_SAFE };
 
 struct msg_hello {
     uint32_t magic;       // MSG_MAGIC

@@ -96,7 +96,7 @@ static void make_run(struct io_job *job) {
     const struct file_slot *f = slot_file(s, s->slot);
     struct log_buf b = {0};
     job->result = make_ready(s, f);
-    if (job->result < 0 || s->becomes == SAFE_AS_IS) {
+    if (job->result < 0 || s->becomes == SAFE_AS_IS || s->becomes == SAFE_NO) {
         return;
     }
     job->result = f->kind == SLOT_FILE ? safe_record_file(s, f, &b) : safe_record_change(f, &b);
@@ -123,8 +123,11 @@ static void make_done(struct io_job *job) {
         log_debug("%s: not safe on the stripes: %s", f->name, log_errno(-job->result));
         drain_unsafe(s->drain, s->slot); // what is behind it waits until it is done
     }
-    f->safe = s->becomes; // or perhaps: a record has to be ended in any case
+    if (s->becomes != SAFE_NO) {
+        f->safe = s->becomes; // or perhaps: a record has to be ended in any case
+    }
     BREAK_POINT("safe-marked");
+    f->safe_to = job->result < 0 ? f->safe_to : s->number;
     s->on_change(s->arg);
 }
 
@@ -175,7 +178,8 @@ static enum safe_state can_become(const struct safe *s, unsigned slot) {
     const struct file_slot *f = slot_file(s, slot);
     const struct commit_run *r = &s->c->run[slot];
     bool synced = f->synced >= f->publish && !r->syncing;
-    if (f->state != FILE_CLOSED || f->safe != SAFE_NO || f->unsafe || f->error || f->dropped || r->publishing) {
+    bool recorded = f->safe != SAFE_NO && f->safe != SAFE_OPEN;
+    if (f->state != FILE_CLOSED || recorded || f->unsafe || f->error || f->dropped || r->publishing) {
         return SAFE_NO;
     }
     if (f->kind != SLOT_FILE) { // what is renamed may be no captured file: it is synced first
@@ -191,6 +195,9 @@ static enum safe_state can_become(const struct safe *s, unsigned slot) {
 
 static bool is_young(struct safe *s, const struct file_slot *f) {
     const struct timespec *since = f->kind == SLOT_FILE ? &f->closed : &f->opened;
+    if (f->safe_to || f->publish < s->want) {
+        return false;
+    }
     int64_t age = os_now_ns(CLOCK_REALTIME) - (since->tv_sec * 1000000000 + since->tv_nsec);
     if (age < 0 || age >= AGE_NS) { // a clock that was set back proves nothing
         return false;
@@ -206,9 +213,46 @@ static bool has_parts(struct safe *s, unsigned slot) {
     return !chunks || collect(s, slot);
 }
 
+static bool is_usable(const struct safe *s) {
+    return s->on && !s->p->st->log_bad && !s->p->st->plain && s->p->st->log_end <= LOG_MOST;
+}
+
+static void begin(struct safe *s, unsigned slot, uint64_t number) {
+    struct file_slot *f = slot_file(s, slot);
+    s->slot = slot;
+    s->number = number;
+    s->busy = true;
+    if (s->becomes != SAFE_NO) {
+        f->safe = SAFE_MAKING;
+    }
+    BREAK_POINT("safe-making");
+    s->job = (struct io_job){.run = make_run, .done = make_done, .arg = s, .device = f->dev, .number = f->id};
+    io_job(s->io, &s->job);
+}
+
+/** Begins an fsync of an open file: one behind whose number nothing is that is not safe. */
+static bool begin_sync(struct safe *s, uint64_t before) {
+    for (unsigned i = 0; i < s->n_syncs;) {
+        const struct safe_sync *x = &s->syncs[i];
+        const struct file_slot *f = slot_file(s, x->slot);
+        bool over = f->state != FILE_OPEN || f->id != x->id || f->safe_to >= x->number || f->unsafe;
+        if (over) {
+            s->syncs[i] = s->syncs[--s->n_syncs];
+            continue;
+        }
+        s->becomes = x->name ? SAFE_OPEN : SAFE_NO;
+        if (x->number < before && f->safe != SAFE_MAKING && collect(s, x->slot)) {
+            begin(s, x->slot, x->number);
+            return true;
+        }
+        i++;
+    }
+    return false;
+}
+
 void safe_pump(struct safe *s) {
     s->wake_ns = 0;
-    if (!s->on || s->busy || s->p->st->log_bad || s->p->st->plain || s->p->st->log_end > LOG_MOST) {
+    if (!is_usable(s) || s->busy) {
         return;
     }
     for (unsigned i = 0; i < s->c->n_queue; i++) {
@@ -217,18 +261,44 @@ void safe_pump(struct safe *s) {
         if (safe_is(f)) {
             continue;
         }
-        s->becomes = can_become(s, slot);
-        if (s->becomes == SAFE_NO || is_young(s, f) || !has_parts(s, slot)) {
+        if (begin_sync(s, f->publish)) {
             return;
         }
-        s->slot = slot;
-        s->busy = true;
-        f->safe = SAFE_MAKING;
-        BREAK_POINT("safe-making");
-        s->job = (struct io_job){.run = make_run, .done = make_done, .arg = s, .device = f->dev, .number = f->id};
-        io_job(s->io, &s->job);
+        s->becomes = can_become(s, slot);
+        if (s->becomes != SAFE_NO && !is_young(s, f) && has_parts(s, slot)) {
+            begin(s, slot, 0);
+        }
         return;
     }
+    begin_sync(s, UINT64_MAX);
+}
+
+// ---- Who waits
+
+void safe_hurry(struct safe *s, uint64_t number) {
+    s->want = max_u64(s->want, number);
+}
+
+int safe_sync(struct safe *s, unsigned slot, uint64_t number, bool name) {
+    const struct file_slot *f = slot_file(s, slot);
+    if (f->state == FILE_OPEN && f->safe_to >= number) {
+        return 0;
+    }
+    if (!is_usable(s) || f->state != FILE_OPEN || f->unsafe || f->error || f->dropped || f->unnamed || f->publish ||
+        f->flags & OPEN_FOLLOWED || f->linked) {
+        return -EOPNOTSUPP;
+    }
+    safe_hurry(s, number);
+    for (unsigned i = 0; i < s->n_syncs; i++) {
+        if (s->syncs[i].slot == slot && s->syncs[i].id == f->id && s->syncs[i].number >= number) {
+            return -EAGAIN;
+        }
+    }
+    if (s->n_syncs == FILES_MAX) {
+        return -EOPNOTSUPP;
+    }
+    s->syncs[s->n_syncs++] = (struct safe_sync){slot, name, f->id, number};
+    return -EAGAIN;
 }
 
 // ---- The end
@@ -302,7 +372,7 @@ bool safe_ended(struct safe *s, unsigned slot) {
         drain_release(s->drain, slot);
         return true;
     }
-    struct ending *x = f->safe == SAFE_YES && !s->ending[slot] ? calloc(1, sizeof *x) : NULL;
+    struct ending *x = f->safe != SAFE_MAKING && !s->ending[slot] ? calloc(1, sizeof *x) : NULL;
     if (x) {
         s->ending[slot] = true;
         x->s = s;

@@ -12,6 +12,12 @@
 #include "commit.h"
 #include "drain.h"
 
+struct safe_sync {
+    uint32_t slot;
+    bool name; // there is nothing under its name: it shall be there
+    uint64_t id, number;
+};
+
 struct safe {
     struct pair *p;
     struct io *io;
@@ -22,7 +28,11 @@ struct safe {
     int64_t wake_ns; // when the pump is due again (CLOCK_MONOTONIC); 0: when something changes
     bool on, busy;
     unsigned slot; // of the record that is being made,
-    enum safe_state becomes; // and what it makes of it
+    enum safe_state becomes; // and what it makes of it; NO: there is none, only its chunks become durable
+    uint64_t number;         // of the fsync that it serves; 0: none
+    uint64_t want;           // what was closed before this number gets its record at once
+    unsigned n_syncs;
+    struct safe_sync syncs[FILES_MAX]; // open files of which an fsync waits
     unsigned n_parts;
     struct log_part *parts;
     struct io_job job;
@@ -32,6 +42,11 @@ struct safe {
 void safe_start(struct safe *s, struct pair *p, struct io *io, struct drain *d, struct commit *c);
 /** Would it be had, or done, without us? */
 bool safe_is(const struct file_slot *f);
+/** Somebody waits until all that was closed before `number` is safe. */
+void safe_hurry(struct safe *s, uint64_t number);
+/** An fsync with this number, of an open file. 0: what it had is safe, `name`: under its name, which is for a file that
+ *  has none yet; -EAGAIN: ask again when something has changed; -EOPNOTSUPP: it cannot be. */
+int safe_sync(struct safe *s, unsigned slot, uint64_t number, bool name);
 /** Starts the next record. Called once a turn of the loop. */
 void safe_pump(struct safe *s);
 /** A file that is dropped, has failed or is done: true when there is no record of it that has not ended. Else that is

@@ -113,7 +113,8 @@ static int make_file(const struct safe *s, const struct file_slot *f, int fd, st
     size_t at = b->len;
     *rec = (struct log_safe){.id = f->id, .size = max_u64((uint64_t)st.st_size, f->size_end), .dir_ino = f->dir_ino,
                              .shadow_ino = f->ino, .mode = st.st_mode & 07777, .uid = st.st_uid, .gid = st.st_gid,
-                             .times = f->size_end > 0 || f->close_flags & CLOSE_TIMES, .atime = f->atime,
+                             .times = f->state == FILE_CLOSED && (f->size_end > 0 || f->close_flags & CLOSE_TIMES),
+                             .atime = f->atime,
                              .mtime = f->mtime, .n_parts = s->n_parts};
     memcpy(rec->name, f->name, sizeof rec->name);
     int n = path_of(f->fd_dir, rec->dir, sizeof rec->dir);

@@ -75,8 +75,8 @@ enum slot_kind {
 };
 
 /** Would it be had without us? YES: by a record on the stripes; MAKING: perhaps. AS_IS: it is durable under its name.
- */
-enum safe_state { SAFE_NO = 0, SAFE_MAKING, SAFE_YES, SAFE_AS_IS };
+ *  OPEN: by a record of what it was at an fsync; that it has been closed is not recorded. */
+enum safe_state { SAFE_NO = 0, SAFE_MAKING, SAFE_YES, SAFE_AS_IS, SAFE_OPEN };
 
 struct file_slot {
     _Atomic uint32_t state;
@@ -111,6 +111,7 @@ struct file_slot {
     uint32_t over;             // its name was another slot's before, or is another's behind it (names.c)
     uint32_t taken;            // closed, and taken back by a program (LEND_WRITE): length and times are its own again
     uint32_t safe;             // enum safe_state
+    uint64_t safe_to;          // an fsync up to this number needs no more than the stripes have
     uint32_t unsafe;           // the stripes do not have all of it
     uint32_t direct;           // direct writes work here (ext4, xfs)
     uint32_t close_flags;      // CLOSE_*

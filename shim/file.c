@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 //
-// file: objects, settle, release, fsync, close. Writing is in file_write.c, the chunks being filled in held.c, what
-// happens to all files at fork, exec and exit in file_all.c, the way without an engine in lost.c.
+// file: objects, settle, close. Writing is in file_write.c, fsync and release in file_sync.c, the chunks being filled
+// in held.c, what happens to all files at fork, exec and exit in file_all.c, the way without an engine in lost.c.
 
 #include "file.h"
 
@@ -164,7 +164,7 @@ bool file_looked_at(const struct file *f) {
 }
 
 // Asks about this file; -EPIPE has recovered it. An error of the file is kept.
-static int ask(struct file *f, int fd, unsigned type, unsigned scope) {
+int file_ask(struct file *f, int fd, unsigned type, unsigned scope) {
     struct msg q = {.type = (uint16_t)type, .scope = (uint16_t)scope, .file = f->id, .slot = f->slot};
     int r = client_ask(&q, NULL, 0, NULL, NULL, -1);
     if (r == -EPIPE) {
@@ -183,7 +183,7 @@ int file_settle_locked(struct file *f, int fd) {
     if (f->staged_end > 0 && (!file_is_native(f) || f->closed)) {
         if (held_hand_over(f) == -EPIPE) {
             lost_recover(f, fd);
-        } else if (ask(f, fd, MSG_SETTLE, 0) == 0) {
+        } else if (file_ask(f, fd, MSG_SETTLE, 0) == 0) {
             f->staged_end = 0; // the kernel's size is right from here on
         }
     }
@@ -197,75 +197,6 @@ int file_settle(struct file *f, int fd) {
     int r = file_settle_locked(f, fd);
     lock_drop(&f->lock, &saved);
     return r;
-}
-
-// Publish (or just make durable): a shadow that the engine has.
-static int sync_locked(struct file *f, int fd, bool publish) {
-    if (held_hand_over(f) == -EPIPE) {
-        lost_recover(f, fd);
-        return -EPIPE;
-    }
-    unsigned spawned = atomic_load(&shim.spawned) != f->spawned_at ? SYNC_SPAWNED : 0;
-    int r = ask(f, fd, MSG_SYNC, publish ? SYNC_PUBLISH | spawned : 0);
-    if (r == 0) {
-        f->staged_end = 0;
-        f->published |= publish;
-        f->native |= publish;
-    }
-    if (r == 0 && publish && file_engine_changes(f) && fd >= 0) { // what the engine did came after what the program did
-        struct timespec ts[2] = {f->atime, f->mtime};
-        OS_CALL(SYS_utimensat, fd, NULL, ts, 0, 0, 0);
-        f->times_set = false;
-    }
-    return r;
-}
-
-int file_release(struct file *f, int fd) {
-    sigset_t saved;
-    lock_take(&f->lock, &saved);
-    file_begin(f, fd);
-    int r = 0;
-    if (!f->followed && !f->published && !f->closed && !f->lost && !f->inherited && !f->dropped) {
-        r = sync_locked(f, fd, true);
-    }
-    if (r == -EPIPE) { // recovered: native already. The name waits for close, as far as this process can help it
-        r = 0;
-    }
-    f->native = true;
-    r = r < 0 ? r : file_known_error(f);
-    lock_drop(&f->lock, &saved);
-    return r;
-}
-
-static int fsync_locked(struct file *f, int fd) {
-    int r = file_known_error(f);
-    if (r < 0) {
-        return r;
-    }
-    if (!f->followed && !f->lost && !f->published && !f->closed && !f->inherited && !f->dropped) {
-        if (shim.config.fsync == FSYNC_DEFER && !f->must_wait) {
-            return 0;
-        }
-        r = sync_locked(f, fd, !f->replaces);
-        if (r != -EPIPE) {
-            return r;
-        }
-    }
-    r = os_fsync(fd);
-    return r < 0 ? r : file_known_error(f);
-}
-
-int file_fsync(struct file *f, int fd) {
-    int64_t begun = os_now_ns(CLOCK_MONOTONIC);
-    sigset_t saved;
-    lock_take(&f->lock, &saved);
-    file_begin(f, fd);
-    int r = fsync_locked(f, fd);
-    lock_drop(&f->lock, &saved);
-    uint64_t took = (uint64_t)(os_now_ns(CLOCK_MONOTONIC) - begun);
-    atomic_fetch_add(&file_report.fsync_ns, took);
-    atomic_fetch_add(&file_report.held_ns, took);
-    return r < 0 ? r : lost_error();
 }
 
 // ---- Attributes
@@ -346,10 +277,10 @@ int file_drop(struct file *f) {
     int r = 0;
     if (!f->dropped && !f->lost && !f->closed && !f->inherited) {
         if (f->log && !f->replaces && !f->published) {
-            sync_locked(f, -1, true); // its link may be under way: it must not come behind the unlink
+            file_sync_locked(f, -1, true); // its link may be under way: it must not come behind the unlink
         }
         file_settle_locked(f, -1);
-        r = ask(f, -1, MSG_DROP, 0);
+        r = file_ask(f, -1, MSG_DROP, 0);
         r = r == -EPIPE ? 0 : r;
     }
     f->dropped = true;

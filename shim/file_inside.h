@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 //
-// file_inside: what file.c, file_write.c, file_all.c and lost.c share. The file's lock is held in those on one file.
+// file_inside: what file.c, file_write.c, file_sync.c, file_all.c and lost.c share. The file's lock is held in those
+// on one file.
 
 #ifndef FASTCKPT_FILE_INSIDE_H
 #define FASTCKPT_FILE_INSIDE_H
@@ -16,6 +17,12 @@ int file_known_error(struct file *f);
 
 /** Another process has it open, to read what is written or to write as well: nothing may be staged any more. */
 bool file_looked_at(const struct file *f);
+
+/** A question about the file, under the lock; keeps its error. 0, an error, or -EPIPE: recovered, it is native. */
+int file_ask(struct file *f, int fd, unsigned type, unsigned scope);
+
+/** Publishes the file, which is native from then on, or only makes it durable. 0, an error, -EPIPE: recovered. */
+int file_sync_locked(struct file *f, int fd, bool publish);
 
 /** file_settle under the lock. */
 int file_settle_locked(struct file *f, int fd);

@@ -182,12 +182,12 @@ int hook_posix_fallocate(int fd, off_t off, off_t len) {
     return LIKELY(REAL(posix_fallocate) != NULL) ? real.posix_fallocate(fd, off, len) : ENOSYS;
 }
 
-// fsync of a directory waits for its pending names.
+// fsync of a directory waits for its pending names; those that are on the stripes will be there.
 static void sync_listed(int fd) {
     struct stat st;
     if (!guard_foreign() && os_fstat(fd, &st) == 0 && S_ISDIR(st.st_mode)) {
         guard_depth++;
-        names_wait(WAIT_DIR, fd);
+        names_wait(WAIT_DIR_SAFE, fd);
         guard_depth--;
     }
 }

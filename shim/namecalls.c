@@ -272,7 +272,7 @@ int names_lend(int dirfd, const char *path, bool follow, unsigned flags, struct 
 
 int names_wait(enum wait_scope scope, int dirfd) {
     struct msg q = {.type = MSG_WAIT, .scope = scope};
-    int r = client_ask(&q, &dirfd, scope == WAIT_DIR ? 1 : 0, NULL, NULL, -1);
+    int r = client_ask(&q, &dirfd, dirfd >= 0 ? 1 : 0, NULL, NULL, -1);
     return r >= 0 ? 0 : r == -EINTR ? r : -EIO;
 }
 

@@ -288,6 +288,92 @@ def nothing_comes_back():
         assert not any("ckpt-%d.pt" % i in n for i in (1, 2, 3, 4) for n in os.listdir(box.d)), os.listdir(box.d)
 
 
+SYNCER = """
+import os, sys, time
+def save(name, n, close=True, patch=False):
+    f = os.open(name, os.O_CREAT | os.O_WRONLY | os.O_TRUNC, 0o644)
+    os.write(f, b'a' * (n << 20))
+    t = time.monotonic()
+    os.fsync(f)
+    print(name, 'synced in %.2f' % (time.monotonic() - t), flush=True)
+    if patch:
+        os.pwrite(f, b'p' * 100, 5000000)
+        os.pwrite(f, b'p' * 100, 5000)
+        os.fsync(f)
+        os.pwrite(f, b'q' * 100, 6000000)
+    return os.close(f) if close else f
+"""
+
+
+def run_syncer(box, code):
+    p = box.start([PYTHON, "-c", SYNCER + code + "\nprint('done', flush=True)\ntime.sleep(60)"])
+    said = []
+    while not said or said[-1] != "done":
+        said.append(p.stdout.readline().strip())
+        assert said[-1], p.stderr.read()
+    return p, [float(l.split()[-1]) for l in said[:-1]]
+
+
+def fsync_is_safe():
+    """An fsync returns when the bytes are on the stripes: of a new name, then it is there after all have died, closed
+    or not; of an older one's, then it is there when it has been closed. A directory's, when its names are safe."""
+    disks, target, box = start("fsync")
+    saves(box, "-p", "old-1", "-s", "1000", "-n", "1", shim=False)
+    saves(box, "-p", "old-2", "-s", "1000", "-n", "1", shim=False)
+    p, took = run_syncer(box, """
+save('closed', 12)
+save('patched', 12, patch=True)
+save('open', 12, close=False)
+save('old-1', 12)
+save('model.tmp', 12)
+os.rename('model.tmp', 'model.pt')
+os.fsync(os.open('.', os.O_RDONLY))
+save('old-2', 12, close=False)
+save('last', 2)""")
+    s = box.status()
+    assert s["pending_files"] >= 4, s
+    assert sum(took) < 9, took
+    p.kill()
+    kill_pair(box, target)
+    rc, lines = recover(box)
+    assert rc == 0, lines
+    for name in ("closed", "open", "old-1", "model.pt", "last"):
+        with open(os.path.join(box.d, name), "rb") as f:
+            assert f.read() == b"a" * ((2 if name == "last" else 12) << 20), (name, lines)
+    with open(box.d + "/patched", "rb") as f:
+        got = f.read()
+    assert len(got) == 12 << 20 and got[5000:5100] == got[5000000:5000100] == b"p" * 100, "no patch"
+    assert got.count(b"p") == 200 and got.count(b"q") in (0, 100), got.count(b"q")
+    assert os.path.getsize(box.d + "/old-2") == 1000, lines
+    assert not box.leftovers() and not os.path.exists(box.d + "/model.tmp")
+
+
+def fsync_and_die():
+    """Its process dies without a close, the engine lives: what an fsync has promised is published as it stands."""
+    disks, target, box = start("fsync-die")
+    saves(box, "-p", "old", "-s", "1000", "-n", "1", shim=False)
+    p, took = run_syncer(box, """
+save('new', 20, close=False)
+save('old', 20, close=False)""")
+    assert sum(took) < 6, took
+    p.kill()
+    target.throttle(0)
+    eventually("its name", lambda: os.path.exists(box.d + "/new"), 20)
+    box.wait()
+    with open(box.d + "/new", "rb") as f:
+        assert f.read() == b"a" * (20 << 20)
+    assert os.path.getsize(box.d + "/old") == 1000
+
+
+def fsync_without_room():
+    """Stripes that are full: an fsync waits for the file, and says so by taking as long."""
+    a = disk("sa", 40)
+    target, box = slow_target("fsync-full", [a], bps=60 << 20)
+    p, took = run_syncer(box, "save('big', 96)")
+    assert os.path.getsize(box.d + "/big") == 96 << 20 and took[0] > 0.5, took
+    p.kill()
+
+
 def at_random(rounds=3):
     """Both are killed at any time of a rotation: what is there then is whole, and `latest` names a save that is."""
     disks, target, box = start("random", uid=USER)  # and as an unprivileged user
@@ -324,8 +410,8 @@ def at_random(rounds=3):
 
 SHORT = [("everything", everything), ("next-engine", by_the_next_engine), ("killed-itself", killed_itself),
          ("damaged", damaged), ("changed-since", changed_since), ("nothing-comes-back", nothing_comes_back),
-         ("rotation", rotation), ("renames", renames), ("random", at_random)]
-LONG = [("renames-behind", renames, True), ("other-since", changed_before_deletion),
+         ("rotation", rotation), ("renames", renames), ("fsync", fsync_is_safe), ("random", at_random)]
+LONG = [("fsync-die", fsync_and_die), ("fsync-full", fsync_without_room), ("renames-behind", renames, True), ("other-since", changed_before_deletion),
         ("not-before-drained", not_before_drained), ("random-more", at_random, 40)]
 if __name__ == "__main__":
-    run_some(SHORT)
+    run_some(SHORT + (LONG if sys.argv[1:] else []))  # by name: any of them
