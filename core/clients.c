@@ -290,6 +290,25 @@ void clients_rebuild(struct engine *e) {
     }
 }
 
+static void tell_devices(const struct engine *e, struct status *s) {
+    const struct state *st = e->p.st;
+    const char *list = st->config.stripes;
+    for (unsigned i = 0; i < STRIPES_MAX && *list; i++) {
+        const size_t cap = sizeof s->devices->where, len = strcspn(list, ":"), skip = len < cap ? 0 : len + 1 - cap;
+        struct status_device *d = &s->devices[s->n_devices];
+        if (st->fd_stripe[i] > 0) {
+            *d = (struct status_device){e->drain.stripes.stripe[i].dev, st->striped_bytes[i], i + 1, 0, ""};
+            d->unused = e->drain.stripes.stripe[i].fd <= 0;
+            memcpy(d->where, list + skip, len - skip);
+            s->n_devices++;
+        }
+        list += len + (list[len] == ':');
+    }
+    for (unsigned i = 0; i < TARGETS_MAX && st->targets[i].dev; i++) {
+        s->devices[s->n_devices++] = (struct status_device){st->targets[i].dev, st->targets[i].written, 0, 0, ""};
+    }
+}
+
 void clients_status(struct engine *e, struct status *s) {
     struct state *st = e->p.st;
     *s = (struct status){.keeper_pid = st->keeper_pid,
@@ -305,8 +324,15 @@ void clients_status(struct engine *e, struct status *s) {
     for (unsigned i = 0; i < e->commit.n_queue; i++) {
         const struct file_slot *f = slot_file(e, e->commit.queue[i]);
         s->pending_bytes += writer_bytes(&e->writer, e->commit.queue[i]) + drain_bytes(&e->drain, e->commit.queue[i]);
+        s->safe_files += safe_is(f);
         retry_tell(f, s);
     }
+    for (unsigned i = 0; i < e->files_high; i++) {
+        bool lives = slot_file(e, i)->state != FILE_FREE;
+        s->behind_bytes += lives ? writer_bytes(&e->writer, i) + drain_bytes(&e->drain, i) : 0;
+        s->striped_bytes += lives ? atomic_load(&e->p.t->files[i].striped) * CHUNK_SIZE : 0;
+    }
+    tell_devices(e, s);
     broken_tell(st, s);
     log_format(s->backend, sizeof s->backend, "%s", io_name(e->io));
     log_format(s->note, sizeof s->note, "%s", st->note);

@@ -52,6 +52,7 @@ static void part_done(struct item_run *r) {
         drain_unsafe(d, it->file);
     } else {
         it->crc = r->crc;
+        d->p->st->striped_bytes[device] += drain_length(it);
         atomic_store_explicit(&it->state, ITEM_STRIPED, memory_order_release);
         BREAK_POINT("item-striped");
     }

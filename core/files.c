@@ -213,6 +213,7 @@ void files_release(struct engine *e, unsigned slot) {
     }
     struct file_slot *f = slot_file(e, slot);
     if (f->done && f->client < CLIENTS_MAX) {
+        state_safe_now(e->p.st, f);
         e->p.st->clients[f->client].last_publish_ns = os_now_ns(CLOCK_MONOTONIC);
         e->p.st->clients[f->root].last_publish_ns = os_now_ns(CLOCK_MONOTONIC);
     }

@@ -23,7 +23,8 @@ static int usage(int status) {
     FILE *out = status ? stderr : stdout;
     fprintf(out, "usage: fastckpt run [options] -- command [argument...]   runs the command under fastckpt\n"
                  "       fastckpt status [--json] [--watch]               what is pending, what has failed\n"
-                 "       fastckpt wait                                    until everything closed so far is durable\n"
+                 "       fastckpt wait [--safe]                           until everything closed so far is durable,\n"
+                 "                                                        or safe on the stripes\n"
                  "       fastckpt recover [--dry-run] [directory...]      files that a killed pair left on stripes\n"
                  "       fastckpt doctor [--json] [directory...] [-- command]   what it can do here, and remedies\n"
                  "       fastckpt bench [--json] [--size 256M] directory...     how fast directories are written\n"
@@ -267,7 +268,8 @@ int main(int argc, char **argv) {
         return status(argc, argv);
     }
     if (strcmp(verb, "wait") == 0) {
-        return load_config(&c) < 0 ? 2 : tool_wait(&c);
+        bool safe = argc == 3 && strcmp(argv[2], "--safe") == 0;
+        return argc > 2 && !safe ? usage(2) : load_config(&c) < 0 ? 2 : tool_wait(&c, safe);
     }
     if (strcmp(verb, "doctor") == 0) {
         return run_doctor(argc, argv);

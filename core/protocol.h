@@ -29,6 +29,7 @@
 #define MSG_FDS_MAX 3
 #define EXTENTS_MAX 16
 #define WHERE_CAP   240 // where the program opened a file, as text
+#define STATUS_DEVICES 24
 #define FAILURE_CAP 720 // the line that reports a failure
 
 enum msg_type {
@@ -154,6 +155,14 @@ struct list_record {
     char name[];   // terminated
 };
 
+struct status_device { // a disk that the engine writes to
+    uint64_t dev;      // st_dev
+    uint64_t written;  // bytes since the engine's pair began
+    uint32_t stripe;   // number in FASTCKPT_STRIPES, from 1 on; 0: a target
+    uint32_t unused;   // a stripe that has failed
+    char where[64];    // a stripe's directory, from its end if it is long; of a target: empty
+};
+
 struct status {
     int32_t keeper_pid, engine_pid;
     uint32_t clients, pending_files, failures, restarts;
@@ -164,6 +173,11 @@ struct status {
     uint64_t written_bytes;
     char backend[16];       // "uring" or "threads"
     char note[200];         // why a slower way was taken; may be empty
+    uint32_t safe_files;    // pending ones that would be had from the stripes
+    uint32_t n_devices;
+    uint64_t behind_bytes;  // handed over, and not in the kernel's file yet: of open files, too
+    uint64_t striped_bytes; // of these: on stripes, and not in staging any more
+    struct status_device devices[STATUS_DEVICES];
     uint32_t retrying;      // closed files with a failed step that is tried again
     uint32_t retry_seconds; // since the first of these failures
     char retry[NAME_CAP];   // the file that it held up
@@ -176,6 +190,7 @@ struct msg_leave { // question: wait (0: do not). Answer: the rest
     uint32_t wait;
     uint32_t failures;
     uint64_t durable_ns; // from the first close of this client to the last publish of its files
+    uint64_t safe_ns;    // likewise until the last of them was safe; 0: without stripes
 };
 
 struct msg {

@@ -127,7 +127,11 @@ static void make_done(struct io_job *job) {
         f->safe = s->becomes; // or perhaps: a record has to be ended in any case
     }
     BREAK_POINT("safe-marked");
-    f->safe_to = job->result < 0 ? f->safe_to : s->number;
+    if (job->result == 0 && s->number) {
+        f->safe_to = s->number;
+    } else if (job->result == 0) {
+        state_safe_now(s->p->st, f);
+    }
     s->on_change(s->arg);
 }
 

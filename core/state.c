@@ -152,6 +152,24 @@ static void mark_recorded(const struct state *st, unsigned char *seen, size_t ca
     }
 }
 
+void state_safe_now(struct state *st, struct file_slot *f) {
+    if (f->client < CLIENTS_MAX && !f->was_safe) {
+        f->was_safe = 1;
+        st->clients[f->client].last_safe_ns = st->clients[f->root].last_safe_ns = os_now_ns(CLOCK_MONOTONIC);
+    }
+}
+
+void state_count(struct state *st, uint64_t dev, uint64_t bytes) {
+    st->written_bytes += bytes;
+    for (unsigned i = 0; i < TARGETS_MAX; i++) {
+        if (st->targets[i].dev == dev || st->targets[i].dev == 0) {
+            st->targets[i].dev = dev;
+            st->targets[i].written += bytes;
+            return;
+        }
+    }
+}
+
 void state_close_litter(const struct pair *p) {
     size_t cap = 1u << 20;
     unsigned char *seen = calloc(1, cap);

@@ -19,6 +19,7 @@
 #define FAILURES_MAX 64
 #define BROKEN_MAX   8
 #define BROKEN_NAMES 16
+#define TARGETS_MAX  8
 #define ITEMS_MAX    65536 // chunks on their way through stripes: 256 GiB
 #define STATE_MAGIC  0x7374617465312e30ull
 #define NO_CLIENT    0xffffffffu
@@ -35,7 +36,7 @@ struct client_slot {
     uint32_t dead;    // the process is gone; the slot goes when its files are done
     uint32_t failures_read;
     uint32_t failures;
-    int64_t first_close_ns, last_publish_ns; // CLOCK_MONOTONIC
+    int64_t first_close_ns, last_publish_ns, last_safe_ns; // CLOCK_MONOTONIC
 };
 
 struct conn_slot {
@@ -111,6 +112,7 @@ struct file_slot {
     uint32_t over;             // its name was another slot's before, or is another's behind it (names.c)
     uint32_t taken;            // closed, and taken back by a program (LEND_WRITE): length and times are its own again
     uint32_t safe;             // enum safe_state
+    uint32_t was_safe;         // before it was durable
     uint64_t safe_to;          // an fsync up to this number needs no more than the stripes have
     uint32_t unsafe;           // the stripes do not have all of it
     uint32_t direct;           // direct writes work here (ext4, xfs)
@@ -168,6 +170,10 @@ struct broken {
     char where[128];              // the directory of what failed first
 };
 
+struct target {
+    uint64_t dev, written;
+};
+
 struct state {
     uint64_t magic;
     struct config config;
@@ -194,7 +200,8 @@ struct state {
     struct broken broken[BROKEN_MAX];
     uint8_t steps[CHUNKS_MAX / 16]; // 1: this step of staging has memory
     // counters for status
-    uint64_t published, written_bytes;
+    uint64_t published, written_bytes, striped_bytes[STRIPES_MAX];
+    struct target targets[TARGETS_MAX]; // devices that files are on; those beyond are not counted apart
     uint32_t failures_total, failures_shown;
     uint32_t n_failures; // ring position
     char note[200];
@@ -225,6 +232,10 @@ int state_map_staging(struct pair *p);
 
 /** Strikes a recorded descriptor out and closes it; 0 is ignored. */
 void state_close_fd(int32_t *recorded);
+/** A closed file is safe, or durable: the last of its client's. */
+void state_safe_now(struct state *st, struct file_slot *f);
+/** Bytes have reached a file on `dev`. */
+void state_count(struct state *st, uint64_t dev, uint64_t bytes);
 /** Closes every descriptor that is not recorded, but `keep` (-1: none). A new engine's first act. */
 void state_close_litter(const struct pair *p);
 

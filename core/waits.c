@@ -120,5 +120,7 @@ enum verdict waits_leave(struct engine *e, struct entry *en) {
     en->msg.u.leave.failures = cl->failures;
     bool saved = cl->first_close_ns > 0 && cl->last_publish_ns > cl->first_close_ns;
     en->msg.u.leave.durable_ns = saved ? (uint64_t)(cl->last_publish_ns - cl->first_close_ns) : 0;
+    bool safe = saved && e->safe.on && cl->last_safe_ns > cl->first_close_ns;
+    en->msg.u.leave.safe_ns = safe ? (uint64_t)(cl->last_safe_ns - cl->first_close_ns) : 0;
     return entries_say(e, en, 0);
 }

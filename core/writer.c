@@ -321,7 +321,7 @@ static void part_done(struct part *part, int result, size_t len) {
     if (result < 0 && !cr->error) {
         cr->error = result;
     } else {
-        w->p->st->written_bytes += len;
+        state_count(w->p->st, w->p->st->files[w->p->st->chunks[part->chunk].file].dev, len);
     }
     if (--cr->parts == 0) {
         chunk_done(w, part->chunk);

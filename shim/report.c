@@ -84,10 +84,12 @@ void report_print(const struct msg_leave *leave) {
         return;
     }
     bool hint = r->fsync_ns > 0 && shim.config.fsync == FSYNC_WAIT;
+    bool safe = leave->safe_ns > 0; // there are stripes
     log_error("%lu files (%lu staged, %lu captured, %lu followed), %s MiB staged, %s MiB native, "
-              "held %s s (fsync %s s), durable in %s s, %s GiB/s, %u failures%s",
+              "held %s s (fsync %s s), %s%s%sdurable in %s s, %s GiB/s, %u failures%s",
               files, staged, captured, followed, mib(r->bytes_staged).text, mib(r->bytes_native).text,
-              seconds(r->held_ns).text, seconds(r->fsync_ns).text, seconds(leave->durable_ns).text,
+              seconds(r->held_ns).text, seconds(r->fsync_ns).text, safe ? "safe in " : "",
+              safe ? seconds(leave->safe_ns).text : "", safe ? " s, " : "", seconds(leave->durable_ns).text,
               gib_per_second(r->bytes_staged + r->bytes_native, leave->durable_ns).text, leave->failures,
               hint ? " (FASTCKPT_FSYNC=defer would hand the fsyncs over)" : "");
 }

@@ -168,7 +168,7 @@ def sh(*argv, check=True, input=None):
 _REPORT = re.compile(
     r"fastckpt: (\d+) files? \((\d+) staged, (\d+) captured, (\d+) followed\), "
     r"([\d.]+) MiB staged, ([\d.]+) MiB native, held ([\d.]+) s \(fsync ([\d.]+) s\), "
-    r"durable in ([\d.]+) s, ([\d.]+) GiB/s, (\d+) failures?")
+    r"(?:safe in [\d.]+ s, )?durable in ([\d.]+) s, ([\d.]+) GiB/s, (\d+) failures?")
 
 
 class Result:

@@ -411,7 +411,8 @@ def at_random(rounds=3):
 SHORT = [("everything", everything), ("next-engine", by_the_next_engine), ("killed-itself", killed_itself),
          ("damaged", damaged), ("changed-since", changed_since), ("nothing-comes-back", nothing_comes_back),
          ("rotation", rotation), ("renames", renames), ("fsync", fsync_is_safe), ("random", at_random)]
-LONG = [("fsync-die", fsync_and_die), ("fsync-full", fsync_without_room), ("renames-behind", renames, True), ("other-since", changed_before_deletion),
+LONG = [("fsync-die", fsync_and_die), ("fsync-full", fsync_without_room), ("renames-behind", renames, True),
+        ("other-since", changed_before_deletion),
         ("not-before-drained", not_before_drained), ("random-more", at_random, 40)]
 if __name__ == "__main__":
     run_some(SHORT + (LONG if sys.argv[1:] else []))  # by name: any of them

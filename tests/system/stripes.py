@@ -238,8 +238,38 @@ def drain_rate():
     whole(box, ["ckpt-1.pt", "b.pt"])
 
 
+def status_of_stripes():
+    """`wait --safe` returns long before the files are there; status says what is safe, how far each disk is and how
+    long it will take; the report has both times."""
+    a, b = disk("sa"), disk("sb", fs="xfs")
+    target, box = slow_target("status", [a, b], bps=10 << 20)
+    p = box.start([SAVER, "-s", str(24 << 20), "-n", "3"])
+    eventually("all are closed", lambda: (box.status() or {}).get("pending_files", 0) == 3, 20)
+    t = time.monotonic()
+    r = box.command("wait", "--safe")
+    waited = time.monotonic() - t
+    s = box.status()
+    assert r.rc == 0 and s["safe_files"] >= s["pending_files"] - 1 >= 1, (r, s)
+    assert s["behind_bytes"] > 20 << 20 and waited < 3, (waited, s)
+    stripes = {d["stripe"]: d["written_bytes"] for d in s["devices"]}
+    assert stripes[1] + stripes[2] >= 69 << 20 and min(stripes[1], stripes[2]) > 8 << 20, s
+    text = box.command("status").out
+    left = re.search(r"behind +[\d.]+ MiB, [\d.]+ MiB of it on the stripes only, ([\d.]+) MiB/s, ([\d.]+) s left", text)
+    assert left and 1 < float(left[1]) < 40 and 0.5 < float(left[2]) < 30, text
+    assert re.search(r"stripe 2 +%s, [\d.]+ MiB written, 0.0 MiB/s" % re.escape(b.at[-63:]), text), text
+    w = box.start([BIN, "status", "--watch"], shim=True, env={"LD_PRELOAD": ""})
+    lines = [w.stdout.readline() for _ in range(2)]
+    w.kill()
+    assert re.search(r"files pending, \d of them safe, [\d.]+ MiB to go, [\d.]+ MiB/s, stripe 1 0.0", lines[1]), lines
+    target.throttle(0)
+    out, err = p.communicate(timeout=60)
+    safe, durable = map(float, re.search(r"safe in ([\d.]+) s, durable in ([\d.]+) s", err).groups())
+    assert safe < durable / 2, err
+    whole(box, ["ckpt-%d.pt" % i for i in (1, 2, 3)])
+
+
 SHORT = [("bytes-uring-ext4", bytes_arrive, "uring", "ext4"), ("full", full, USER), ("missing", missing),
-         ("engine-killed", engine_killed), ("wrong-checksum", wrong_checksum)]
+         ("engine-killed", engine_killed), ("wrong-checksum", wrong_checksum), ("status", status_of_stripes)]
 LONG = [("bytes-threads-btrfs", bytes_arrive, "threads", "btrfs"), ("hold", hold_is_the_stripes),
         ("speed", two_are_twice_one), ("share", slower_takes_less), ("pair-killed", pair_killed),
         ("drain-rate", drain_rate)]
