@@ -5,6 +5,7 @@
 # devices that can be full, slow or broken.
 #
 # Environment: TEST_TMP (own directory on a real disk), BUILD (libfastckpt.so, fastckpt, victims/). Both have defaults.
+# By hand, for any test: TEST_STRIPES=dir:dir, everything goes by stripes; TEST_BASE=dir, checkpoints are saved there.
 
 import atexit
 import contextlib
@@ -209,6 +210,9 @@ class Box:
         self.top = os.path.join(TMP, name)
         shutil.rmtree(self.top, ignore_errors=True)
         self.rt = os.path.join(self.top, "rt")
+        if not base and os.environ.get("TEST_BASE"):
+            base = os.path.join(os.environ["TEST_BASE"], name)
+            shutil.rmtree(base, ignore_errors=True)
         self.d = os.path.join(base or self.top, "ckpt")
         self.native_d = os.path.join(base or self.top, "native", "ckpt")
         self.cgroup = cgroup
@@ -219,7 +223,7 @@ class Box:
         self.config = {"RUNTIME_DIR": self.rt, "PATHS": self.d + "/*", "REPORT": "1"}
         if io or os.environ.get("FASTCKPT_IO"):
             self.config["IO"] = io or os.environ["FASTCKPT_IO"]
-        if os.environ.get("TEST_STRIPES"):  # by hand: any test with everything going by stripes
+        if os.environ.get("TEST_STRIPES"):
             self.config["STRIPES"] = os.environ["TEST_STRIPES"]
         self.config.update({k: v for k, v in config.items()})
         self.started = []
