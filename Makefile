@@ -41,7 +41,12 @@ EXPORTS   := $(wildcard shim/exports.map)
 
 LIB     := $(if $(SHIM_SRC),$(B)/libfastckpt.so)
 BIN     := $(if $(wildcard core/main.c),$(B)/fastckpt)
-VICTIMS := $(patsubst tests/victims/%.c,$(B)/victims/%,$(filter-out %_check.c,$(wildcard tests/victims/*.c))) \
+# Where the headers of CUDA 13 are. Without them there is no simulated CUDA runtime, and what needs it is skipped.
+CUDA    ?= $(shell grep -lsE 'CUDART_VERSION +13' $(addsuffix /cuda_runtime_api.h,/usr/local/cuda/include /usr/include) \
+                | head -n 1 | xargs -r dirname)
+SIMCUDA := $(if $(CUDA),$(B)/simcuda/libcudart.so.13 $(B)/simcuda/libcuda.so.1)
+VICTIMS := $(patsubst tests/victims/%.c,$(B)/victims/%,$(filter-out %_check.c $(if $(CUDA),,tests/victims/cuda_%.c),\
+                                                                    $(wildcard tests/victims/*.c))) \
            $(patsubst tests/victims/%.cc,$(B)/victims/%,$(wildcard tests/victims/*.cc))
 UNIT    := $(patsubst tests/unit/%.c,$(B)/unit/%,$(wildcard tests/unit/test_*.c))
 
@@ -55,7 +60,7 @@ all:
 
 built: $(LIB) $(BIN)
 
-tests: built $(VICTIMS) $(UNIT)
+tests: built $(VICTIMS) $(UNIT) $(SIMCUDA)
 
 check:
 	@scripts/setup build check
@@ -137,14 +142,34 @@ $(B)/unit/test_crash: tests/unit/test_crash.c $(SIMDISK) $(B)/core.a $(B)/flags
 	@mkdir -p $(@D)
 	$(CC) $(FLAGS) $(SAN) -MF $@.d $< $(SIMDISK) $(B)/core.a $(DEFLATE) -lcriterion -pthread -o $@
 
+# A CUDA runtime without a GPU, for programs that load it in the place of NVIDIA's: everything that the real one
+# exports, under its version. Never with a sanitizer's runtime.
+SIMCUDA_OBJ := $(patsubst tests/lib/%.c,$(B)/simcuda/%.o,$(filter-out %_driver.c,$(wildcard tests/lib/simcuda*.c)))
+$(B)/simcuda/%.o: tests/lib/%.c $(B)/flags
+	@mkdir -p $(@D)
+	$(CC) $(FLAGS) -fPIC -isystem $(CUDA) -c $< -o $@
+
+$(B)/simcuda/libcudart.so.13: tests/lib/cudart-13.txt scripts/stubs $(SIMCUDA_OBJ)
+	scripts/stubs $< libcudart.so.13 $@ $(SIMCUDA_OBJ)
+	$(CC) -O1 -fPIC -shared -Wl,-Bsymbolic -Wl,-soname,libcudart.so.13 -Wl,--version-script=$@.map $@.c $(SIMCUDA_OBJ) -pthread -o $@
+
+$(B)/simcuda/libcuda.so.1: tests/lib/cuda-driver-13.txt scripts/stubs $(B)/simcuda/simcuda_driver.o
+	scripts/stubs $< - $@ $(B)/simcuda/simcuda_driver.o
+	$(CC) -O1 -fPIC -shared -Wl,-soname,libcuda.so.1 -Wl,--version-script=$@.map $@.c $(B)/simcuda/simcuda_driver.o -o $@
+
 # Victims are ordinary programs: nobody's flags but theirs.
 $(B)/victims/rotate: tests/victims/rotate_check.c
 $(B)/victims/%: tests/victims/%.c $(B)/flags
 	@mkdir -p $(@D)
 	$(CC) -std=gnu11 -O2 -g -Wall -Wextra -D_GNU_SOURCE -MMD -MP -MF $@.d $(filter %.c,$^) -pthread -o $@
 
+$(B)/victims/cuda_%: tests/victims/cuda_%.c $(B)/simcuda/libcudart.so.13 $(B)/flags
+	@mkdir -p $(@D)
+	$(CC) -std=gnu11 -O2 -g -Wall -Wextra -D_GNU_SOURCE -isystem $(CUDA) -MMD -MP -MF $@.d $< \
+	    $(B)/simcuda/libcudart.so.13 -pthread -o $@
+
 $(B)/victims/%: tests/victims/%.cc $(B)/flags
 	@mkdir -p $(@D)
 	$(CXX) -O2 -g -Wall -Wextra -MMD -MP -MF $@.d $< -pthread -o $@
 
--include $(CORE_OBJ:.o=.d) $(SHIM_OBJ:.o=.d) $(PURE_OBJ:.o=.d) $(UNIT:=.d) $(VICTIMS:=.d) $(SIMDISK:.o=.d)
+-include $(SIMCUDA_OBJ:.o=.d) $(CORE_OBJ:.o=.d) $(SHIM_OBJ:.o=.d) $(PURE_OBJ:.o=.d) $(UNIT:=.d) $(VICTIMS:=.d) $(SIMDISK:.o=.d)
