@@ -42,8 +42,8 @@ EXPORTS   := $(wildcard shim/exports.map)
 LIB     := $(if $(SHIM_SRC),$(B)/libfastckpt.so)
 BIN     := $(if $(wildcard core/main.c),$(B)/fastckpt)
 # Where the headers of CUDA 13 are. Without them there is no simulated CUDA runtime, and what needs it is skipped.
-CUDA    ?= $(shell grep -lsE 'CUDART_VERSION +13' $(addsuffix /cuda_runtime_api.h,/usr/local/cuda/include /usr/include) \
-                | head -n 1 | xargs -r dirname)
+CUDA    ?= $(shell grep -lsE 'CUDART_VERSION +13' /usr/local/cuda/include/cuda_runtime_api.h \
+                /usr/include/cuda_runtime_api.h | head -n 1 | xargs -r dirname)
 SIMCUDA := $(if $(CUDA),$(B)/simcuda/libcudart.so.13 $(B)/simcuda/libcuda.so.1)
 VICTIMS := $(patsubst tests/victims/%.c,$(B)/victims/%,$(filter-out %_check.c $(if $(CUDA),,tests/victims/cuda_%.c),\
                                                                     $(wildcard tests/victims/*.c))) \
@@ -151,11 +151,13 @@ $(B)/simcuda/%.o: tests/lib/%.c $(B)/flags
 
 $(B)/simcuda/libcudart.so.13: tests/lib/cudart-13.txt scripts/stubs $(SIMCUDA_OBJ)
 	scripts/stubs $< libcudart.so.13 $@ $(SIMCUDA_OBJ)
-	$(CC) -O1 -fPIC -shared -Wl,-Bsymbolic -Wl,-soname,libcudart.so.13 -Wl,--version-script=$@.map $@.c $(SIMCUDA_OBJ) -pthread -o $@
+	$(CC) -O1 -fPIC -shared -Wl,-Bsymbolic -Wl,-soname,libcudart.so.13 -Wl,--version-script=$@.map \
+	    $@.c $(SIMCUDA_OBJ) -pthread -o $@
 
 $(B)/simcuda/libcuda.so.1: tests/lib/cuda-driver-13.txt scripts/stubs $(B)/simcuda/simcuda_driver.o
 	scripts/stubs $< - $@ $(B)/simcuda/simcuda_driver.o
-	$(CC) -O1 -fPIC -shared -Wl,-soname,libcuda.so.1 -Wl,--version-script=$@.map $@.c $(B)/simcuda/simcuda_driver.o -o $@
+	$(CC) -O1 -fPIC -shared -Wl,-soname,libcuda.so.1 -Wl,--version-script=$@.map \
+	    $@.c $(B)/simcuda/simcuda_driver.o -o $@
 
 # Victims are ordinary programs: nobody's flags but theirs.
 $(B)/victims/rotate: tests/victims/rotate_check.c
@@ -172,4 +174,5 @@ $(B)/victims/%: tests/victims/%.cc $(B)/flags
 	@mkdir -p $(@D)
 	$(CXX) -O2 -g -Wall -Wextra -MMD -MP -MF $@.d $< -pthread -o $@
 
--include $(SIMCUDA_OBJ:.o=.d) $(CORE_OBJ:.o=.d) $(SHIM_OBJ:.o=.d) $(PURE_OBJ:.o=.d) $(UNIT:=.d) $(VICTIMS:=.d) $(SIMDISK:.o=.d)
+-include $(wildcard $(B)/simcuda/*.d)
+-include $(CORE_OBJ:.o=.d) $(SHIM_OBJ:.o=.d) $(PURE_OBJ:.o=.d) $(UNIT:=.d) $(VICTIMS:=.d) $(SIMDISK:.o=.d)

@@ -130,7 +130,9 @@ static cudaError_t properties(struct cudaDeviceProp *p, int device) {
     size_t free;
     memset(p, 0, sizeof *p);
     strcpy(p->name, "Simulated");
-    cudaMemGetInfo(&free, &p->totalGlobalMem);
+    pthread_mutex_lock(&sim.lock);
+    sim_memory_info(device, &free, &p->totalGlobalMem);
+    pthread_mutex_unlock(&sim.lock);
     p->major = 9;
     p->multiProcessorCount = 16;
     p->warpSize = 32;

@@ -4,12 +4,14 @@
 // or a hook can run into (order of streams, captures, registrations, errors) and the time that copies take, and no
 // arithmetic. This is what its parts share; what it can be told by environment variables:
 //
-//   SIMCUDA_TRACE=FILE          a line for every call, as it returns
-//   SIMCUDA_SCALE=X             rates of copies, by this factor (1: pageable D2H 5 GB/s, pinned 25, D2D 1000); 0: no wait
-//   SIMCUDA_MEMORY=MIB          memory of each device (4096)      SIMCUDA_PINNED=MIB   what may be pinned (no limit)
-//   SIMCUDA_DEVICES=N           1                                 SIMCUDA_ATTR=A=V,... cudaDeviceGetAttribute, by number
-//   SIMCUDA_FAIL=[NAME:]N[:E]   call N (of that name) does nothing but fail, with error E (999)
-//   SIMCUDA_FAIL_WORK=N[:E]     copy, set or launch N fails when its turn comes, and with it the context, for good (700)
+//   SIMCUDA_TRACE=FILE         a line for every call, as it returns: process.thread number name(what) = error
+//   SIMCUDA_SCALE=X            rates of copies, by this factor (1: pageable 5 GB/s, pinned 25, D2D 1000); 0: no wait
+//   SIMCUDA_MEMORY=MIB         memory of each device (4096)
+//   SIMCUDA_PINNED=MIB         what may be pinned (no limit)
+//   SIMCUDA_DEVICES=N          how many (1)
+//   SIMCUDA_ATTR=A=V,...       what cudaDeviceGetAttribute says, by number
+//   SIMCUDA_FAIL=[NAME:]N[:E]  call number N (call N of that name) does nothing but fail, with error E (999)
+//   SIMCUDA_FAIL_WORK=N[:E]    copy, set or launch N fails when its turn comes, and with it the context, for good (700)
 //
 // simcuda.c          every call: trace, last error, failures to order, forks      simcuda_copy.c    copies and fills
 // simcuda_memory.c   memory of devices, what the host has pinned                  simcuda_capture.c captures and graphs
@@ -96,6 +98,9 @@ struct sim_range {
 cudaError_t sim_where(const void *p, size_t n, enum sim_place *place, char **engine, int *device);
 void sim_memory_reset(int device); // lock held
 cudaError_t sim_memory_free(int device, void *p);
+/** What was pinned is no longer what is mapped there: a device would reach pages that nobody else has. */
+bool sim_pages_gone(const char *p, size_t n);
+void sim_memory_info(int device, size_t *free, size_t *total); // lock held
 cudaError_t sim_memory_take(void **p, size_t n, enum sim_place place);
 
 // ---- work and its order
@@ -126,6 +131,7 @@ struct sim_op {
     void *data;   // of host and callback; RELEASE: the memory
     int device;   // whose engine
     double ready; // when it was queued
+    char *pinned; // the host's side of a copy, if pinned
     struct sim_point *before;
     unsigned n_before;
     uint64_t at;

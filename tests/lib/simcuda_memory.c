@@ -86,6 +86,29 @@ static void remember(struct sim_range *r) {
     }
 }
 
+/** Are all pages of it mapped, and, if `resident`, there? */
+static bool mapped(const char *p, size_t n, bool resident) {
+    uintptr_t begin = (uintptr_t)p / 4096 * 4096, end = ((uintptr_t)p + n + 4095) / 4096 * 4096;
+    size_t count = (end - begin) / 4096;
+    unsigned char *pages = malloc(count);
+    bool yes = mincore((void *)begin, end - begin, pages) == 0;
+    for (size_t i = 0; yes && resident && i < count; i++) {
+        yes = (pages[i] & 1) != 0;
+    }
+    free(pages);
+    return yes;
+}
+
+bool sim_pages_gone(const char *p, size_t n) {
+    return !mapped(p, n, true);
+}
+
+/** Pinned pages are there. What cannot be written is left as it is. */
+static void populate(const char *p, size_t n) {
+    uintptr_t begin = (uintptr_t)p / 4096 * 4096, end = ((uintptr_t)p + n + 4095) / 4096 * 4096;
+    madvise((void *)begin, end - begin, MADV_POPULATE_WRITE);
+}
+
 static bool too_much(size_t n) {
     size_t most = limit("SIMCUDA_PINNED", 0);
     return most != 0 && pinned_bytes + n > most;
@@ -109,6 +132,7 @@ cudaError_t sim_memory_take(void **p, size_t n, enum sim_place place) {
     struct sim_range *r = range(place, base, base, n);
     r->allocated = true;
     remember(r);
+    populate(base, n);
     *p = base;
     return cudaSuccess;
 }
@@ -261,15 +285,17 @@ cudaError_t cudaFree(void *p) {
     return RUN(give(p), "%p", p);
 }
 
+void sim_memory_info(int device, size_t *free, size_t *total) {
+    struct memory *m = memory_of(device);
+    *total = m != NULL ? m->size : 0;
+    *free = *total - (m != NULL ? m->used : 0);
+}
+
 static cudaError_t info(size_t *free, size_t *total) {
     pthread_mutex_lock(&sim.lock);
-    struct memory *m = memory_of(sim_device());
-    if (m != NULL) {
-        *free = m->size - m->used;
-        *total = m->size;
-    }
+    sim_memory_info(sim_device(), free, total);
     pthread_mutex_unlock(&sim.lock);
-    return m != NULL ? cudaSuccess : cudaErrorMemoryAllocation;
+    return cudaSuccess;
 }
 
 cudaError_t cudaMemGetInfo(size_t *free, size_t *total) {
@@ -316,20 +342,11 @@ PAIR(cudaFreeAsync, ptsz, (p, stream), void *p, cudaStream_t stream) {
 
 // ---------------------------------------------------------------------------------------------------- pinned memory
 
-/** Are all pages of it mapped? */
-static bool mapped(const char *p, size_t n) {
-    uintptr_t begin = (uintptr_t)p / 4096 * 4096, end = ((uintptr_t)p + n + 4095) / 4096 * 4096;
-    unsigned char *pages = malloc((end - begin) / 4096);
-    bool yes = mincore((void *)begin, end - begin, pages) == 0;
-    free(pages);
-    return yes;
-}
-
 static cudaError_t pin(void *p, size_t n, unsigned flags) {
     pthread_mutex_lock(&sim.lock);
     cudaError_t e = sim_unsafe();
     if (e != cudaSuccess) {
-    } else if (p == NULL || n == 0 || n > (size_t)-1 / 2 || flags > 15 || device_address(p) || !mapped(p, n)) {
+    } else if (p == NULL || n == 0 || n > (size_t)-1 / 2 || flags > 15 || device_address(p) || !mapped(p, n, false)) {
         e = cudaErrorInvalidValue;
     } else if (overlaps(p, n)) {
         e = cudaErrorHostMemoryAlreadyRegistered;
@@ -339,9 +356,7 @@ static cudaError_t pin(void *p, size_t n, unsigned flags) {
         struct sim_range *r = range(PINNED, p, p, n);
         r->flags = flags;
         remember(r);
-        // Pinned pages are there. What cannot be written is left as it is.
-        uintptr_t begin = (uintptr_t)p / 4096 * 4096, end = ((uintptr_t)p + n + 4095) / 4096 * 4096;
-        madvise((void *)begin, end - begin, MADV_POPULATE_WRITE);
+        populate(p, n);
     }
     pthread_mutex_unlock(&sim.lock);
     return e;

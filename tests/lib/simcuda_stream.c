@@ -57,7 +57,11 @@ static double paced(const struct sim_op *op, double ready) {
     struct engine *e = &engines[op->device][op->direction];
     pthread_mutex_lock(&e->busy);
     double from = e->until > ready ? e->until : ready;
-    move(op);
+    if (op->pinned != NULL && sim_pages_gone(op->pinned, op->width)) {
+        sim_complain("%p is pinned, but its pages were taken away: a copy went nowhere", op->pinned);
+    } else {
+        move(op);
+    }
     double end = sim_now();
     if (sim.scale > 0) {
         double wanted = from + op->width * op->height / (op->rate * sim.scale);
