@@ -4,6 +4,7 @@
 # computes nothing. So what is saved comes from the host, and what changes it, as an optimizer would, is zero_(), right
 # behind each save. Each program says whether what it reads back is what was there before. Deterministic: two runs give
 # the same bytes, but for volatile.pt. TENSORS: sizes in elements, else a few small ones.
+import contextlib
 import os
 import warnings
 
@@ -67,9 +68,19 @@ class Job:
         return all(found + [torch.equal(state["exp_avg"].cpu(), self.wanted[0]), state["step"] == 7])
 
 
+@contextlib.contextmanager
+def marked(name):
+    """The part of a runtime's trace that says what a save calls."""
+    say("-", name)
+    torch.cuda.cudart().cudaProfilerStart()
+    yield
+    torch.cuda.cudart().cudaProfilerStop()
+
+
 def saved(seed, path, **kw):
     job = Job(seed)
-    torch.save(job.state(), path, **kw)
+    with marked(path):
+        torch.save(job.state(), path, **kw)
     job.goes_on()
     say(path, job.same(torch.load(path, map_location="cpu")), job.same(torch.load(path)))
 
@@ -98,7 +109,8 @@ def without_crc():
 def safetensors():
     from safetensors.torch import load_file, save_file
     job = Job(5)
-    save_file({k: v.contiguous() for k, v in job.net.state_dict().items()}, "m.safetensors")
+    with marked("safetensors"):
+        save_file({k: v.contiguous() for k, v in job.net.state_dict().items()}, "m.safetensors")
     job.goes_on()
     read = load_file("m.safetensors")
     say("safetensors", all(torch.equal(read["layers.%d" % i], w) for i, w in enumerate(job.wanted)))
@@ -119,7 +131,8 @@ def read_back(job, where):
 
 def dcp():
     job = Job(6)
-    checkpoints().save(job.state(), checkpoint_id="dcp", no_dist=True)
+    with marked("dcp"):
+        checkpoints().save(job.state(), checkpoint_id="dcp", no_dist=True)
     job.goes_on()
     read_back(job, "dcp")
 
@@ -127,7 +140,8 @@ def dcp():
 def dcp_async():
     """Its own stager: everything is on the host when it returns."""
     job = Job(7)
-    done = checkpoints().async_save(job.state(), checkpoint_id="async", no_dist=True)
+    with marked("async"):
+        done = checkpoints().async_save(job.state(), checkpoint_id="async", no_dist=True)
     job.goes_on()
     done.result()
     read_back(job, "async")
@@ -138,8 +152,9 @@ def dcp_stager():
     from torch.distributed.checkpoint.staging import DefaultStager
     job = Job(8)
     stager = DefaultStager()
-    response = checkpoints().async_save(job.state(), checkpoint_id="stager", async_stager=stager, no_dist=True)
-    response.staging_completion.result()
+    with marked("stager"):
+        response = checkpoints().async_save(job.state(), checkpoint_id="stager", async_stager=stager, no_dist=True)
+        response.staging_completion.result()
     job.goes_on()
     response.upload_completion.result()
     stager.close()
@@ -149,12 +164,15 @@ def dcp_stager():
 def host():
     """Copies by the program's own hand."""
     job = Job(9)
-    copies = [p.detach().to("cpu", non_blocking=True) for p in job.net.layers]
-    torch.cuda.synchronize()
+    with marked("non_blocking"):
+        copies = [p.detach().to("cpu", non_blocking=True) for p in job.net.layers]
+        torch.cuda.synchronize()
     say("non_blocking", all(torch.equal(c, w) for c, w in zip(copies, job.wanted)))
-    say("item", job.net.layers[0][5].item() == job.wanted[0][5].item())
+    with marked("item"):
+        item = job.net.layers[0][5].item()
+    say("item", item == job.wanted[0][5].item())
     side = torch.cuda.Stream()
-    with torch.cuda.stream(side):
+    with torch.cuda.stream(side), marked("cpu"):
         copies = [p.detach().cpu() for p in job.net.layers]
     job.goes_on()
     say("cpu", all(torch.equal(c, w) for c, w in zip(copies, job.wanted)))

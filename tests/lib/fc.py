@@ -50,7 +50,7 @@ def _open_to_all(path):
 CLIENTS = os.path.join(ROOT, "tests", "clients")
 if IS_ROOT and os.path.isdir(BUILD) and not (_open_to_all(BUILD) and _open_to_all(CLIENTS)):
     _copy = os.path.join(TMP, "build")
-    _not = shutil.ignore_patterns("obj", "pic", "unit", "tmp", "*.a", "*.d")
+    _not = shutil.ignore_patterns("obj", "pic", "unit", "tmp", "venv", "*.a", "*.d")
     shutil.copytree(BUILD, _copy, symlinks=True, ignore=_not)
     CLIENTS = shutil.copytree(CLIENTS, os.path.join(_copy, "clients"))
     BUILD = _copy
@@ -336,6 +336,28 @@ class Box:
                 pids = [s["keeper_pid"], s["engine_pid"]]
         stop_pair(pids)
         self.started = []
+
+
+# ---------------------------------------------------------------------------------------------------- CUDA
+
+SIMCUDA = [os.path.join(BUILD, "simcuda", n) for n in ("libcuda.so.1", "libcudart.so.13")]
+VENV = os.path.join(os.path.abspath(os.environ.get("BUILD", os.path.join(ROOT, "build"))), "venv", "bin", "python")
+
+
+def simcuda(shim=True, **config):
+    """The environment (for Box.run and its like) of a program that has the simulated CUDA runtime in the place of
+    NVIDIA's. config: what tests/lib/simcuda_inside.h lists, without SIMCUDA_."""
+    if not all(os.path.exists(p) for p in SIMCUDA):
+        raise Skip("needs the headers of CUDA 13: no simulated runtime was built")
+    preload = ([LIB] if shim else []) + SIMCUDA
+    return dict({"SIMCUDA_" + k: str(v) for k, v in config.items()}, LD_PRELOAD=":".join(preload))
+
+
+def cuda_trace(path):
+    """What SIMCUDA_TRACE wrote: (thread, function, what, error) for each call."""
+    with open(path) as f:
+        found = (re.match(r"\d+\.(\d+) \d+ (\w+)\((.*)\) = (\d+)$", line) for line in f)
+        return [(int(m[1]), m[2], m[3], int(m[4])) for m in found]
 
 
 def alive(pid):

@@ -191,17 +191,25 @@ static void rates(void) {
 
 // ---------------------------------------------------------------------------------------------------- order
 
-/** Did a copy of the legacy (or, `own`, the thread's) stream wait for what was queued in `s`? */
-static int waits(cudaStream_t s, cudaError_t (*copy)(void *, const void *, size_t, enum cudaMemcpyKind, cudaStream_t)) {
-    delay(s, 80);
-    double t = now();
+cudaError_t cudaMemcpyAsync_ptsz(void *, const void *, size_t, enum cudaMemcpyKind, cudaStream_t);
+typedef cudaError_t copy_call(void *, const void *, size_t, enum cudaMemcpyKind, cudaStream_t);
+
+/** A copy of stream 0 waits for what was queued in `s`: or it does not, and hangs here if it does. */
+static void waits(cudaStream_t s, copy_call *copy, int yes) {
+    struct held h = {.ms = yes ? 20 : -1};
+    OK(cudaLaunchHostFunc(s, hold, &h));
     OK(copy(host, device, 4096, cudaMemcpyDeviceToHost, 0));
-    int yes = now() - t > 0.06;
+    MUST(passed(&h), yes);
+    open_now(&h);
     OK(cudaStreamSynchronize(s));
-    return yes;
 }
 
-cudaError_t cudaMemcpyAsync_ptsz(void *, const void *, size_t, enum cudaMemcpyKind, cudaStream_t);
+static pthread_barrier_t three;
+
+static void meet(void *arg) {
+    (void)arg;
+    pthread_barrier_wait(&three);
+}
 
 static void order(void) {
     cudaStream_t blocking, other, third;
@@ -215,53 +223,55 @@ static void order(void) {
     OK(cudaStreamGetPriority(other, &priority));
     OK(cudaStreamGetFlags(other, &flags));
     TRUE(priority == greatest && flags == cudaStreamNonBlocking);
-    MUST(waits(blocking, cudaMemcpyAsync), 1);
-    MUST(waits(other, cudaMemcpyAsync), 0);
-    MUST(waits(cudaStreamPerThread, cudaMemcpyAsync), 1);
-    MUST(waits(blocking, cudaMemcpyAsync_ptsz), 0);
-    MUST(waits(cudaStreamPerThread, cudaMemcpyAsync_ptsz), 1);
-    MUST(waits(cudaStreamLegacy, cudaMemcpyAsync_ptsz), 1);
-    // Streams that have nothing to do with each other go side by side.
-    double t = now();
-    delay(blocking, 80);
-    delay(other, 80);
-    delay(third, 80);
+    waits(blocking, cudaMemcpyAsync, 1);
+    waits(other, cudaMemcpyAsync, 0);
+    waits(cudaStreamPerThread, cudaMemcpyAsync, 1);
+    waits(blocking, cudaMemcpyAsync_ptsz, 0);
+    waits(cudaStreamPerThread, cudaMemcpyAsync_ptsz, 1);
+    waits(cudaStreamLegacy, cudaMemcpyAsync_ptsz, 1);
+    // Streams that have nothing to do with each other go side by side: each waits for the others here.
+    MUST(pthread_barrier_init(&three, NULL, 3), 0);
+    OK(cudaLaunchHostFunc(blocking, meet, NULL));
+    OK(cudaLaunchHostFunc(other, meet, NULL));
+    OK(cudaLaunchHostFunc(third, meet, NULL));
     OK(cudaDeviceSynchronize());
-    TRUE(now() - t > 0.07 && now() - t < 0.15);
     OK(cudaStreamDestroy(third));
     MUST(cudaStreamSynchronize(third), cudaErrorInvalidResourceHandle);
     MUST(cudaStreamDestroy(0), cudaErrorInvalidResourceHandle);
 }
 
-static void *own_delay(void *arg) {
-    delay(cudaStreamPerThread, (long)arg);
+static void *holds(void *h) {
+    OK(cudaLaunchHostFunc(cudaStreamPerThread, hold, h));
     return NULL;
 }
 
 /** The thread's own stream is another one in each thread. */
 static void own(void) {
+    struct held h = {.ms = -1};
     fill();
-    in_thread(own_delay, (void *)80);
-    double t = now();
+    in_thread(holds, &h);
     OK(cudaMemcpyAsync_ptsz(host, device, 4096, cudaMemcpyDeviceToHost, 0));
-    TRUE(now() - t < 0.06);
+    MUST(passed(&h), 0);
+    open_now(&h);
     OK(cudaDeviceSynchronize());
-    TRUE(now() - t > 0.06);
+    MUST(passed(&h), 1);
 }
 
 static void queued(void) {
+    struct held h = {.ms = -1};
     cudaStream_t s;
-    fill();
     char *p;
+    fill();
     OK(cudaHostAlloc((void **)&p, 8 * MIB, 0));
     memset(p, 0, 8 * MIB);
     OK(cudaStreamCreate(&s));
-    delay(s, 50);
+    OK(cudaLaunchHostFunc(s, hold, &h));
     OK(cudaMemsetAsync(device, 1, MIB, s));
     OK(cudaMemcpyAsync(p, device, 8 * MIB, cudaMemcpyDeviceToHost, s));
     OK(cudaMemsetAsync(device, 2, 8 * MIB, s)); // behind the copy
     MUST(p[0], 0);
     MUST(cudaStreamQuery(s), cudaErrorNotReady);
+    open_now(&h);
     OK(cudaStreamSynchronize(s));
     OK(cudaStreamQuery(s));
     TRUE(p[0] == 1 && memcmp(p + MIB, host + MIB, 7 * MIB) == 0);
@@ -270,6 +280,7 @@ static void queued(void) {
 }
 
 static void events(void) {
+    struct held h = {.ms = -1}, short_one = {.ms = 20};
     cudaStream_t a, b;
     cudaEvent_t e, f, untimed;
     float ms;
@@ -282,17 +293,19 @@ static void events(void) {
     OK(cudaEventQuery(e)); // never recorded
     OK(cudaStreamWaitEvent(b, e, 0));
     OK(cudaEventRecord(e, a));
-    delay(a, 80);
+    OK(cudaLaunchHostFunc(a, hold, &h));
     OK(cudaEventRecord(f, a));
     MUST(cudaEventQuery(f), cudaErrorNotReady);
     MUST(cudaEventElapsedTime(&ms, e, f), cudaErrorNotReady);
-    double t = now();
+    open_now(&h);
+    OK(cudaLaunchHostFunc(a, hold, &short_one));
+    OK(cudaEventRecord(f, a));
     OK(cudaStreamWaitEvent(b, f, 0));
     OK(cudaMemcpyAsync(host, device, 4096, cudaMemcpyDeviceToHost, b));
-    TRUE(now() - t > 0.06);
+    MUST(passed(&short_one), 1);
     OK(cudaEventQuery(f));
     OK(cudaEventElapsedTime(&ms, e, f));
-    TRUE(ms > 60 && ms < 200);
+    TRUE(ms >= 20);
     OK(cudaEventRecord(untimed, a));
     OK(cudaEventSynchronize(untimed));
     MUST(cudaEventElapsedTime(&ms, e, untimed), cudaErrorInvalidResourceHandle);

@@ -38,13 +38,26 @@ static inline double now(void) {
     return t.tv_sec + t.tv_nsec / 1e9;
 }
 
-static inline void nap(void *ms) {
-    usleep((long)ms * 1000);
+// Work that is done when the program says so, or, after `ms`, by itself.
+struct held {
+    long ms;
+    int open, passed;
+};
+
+static inline void hold(void *arg) {
+    struct held *h = arg;
+    for (long left = h->ms; !__atomic_load_n(&h->open, __ATOMIC_ACQUIRE) && left != 0; left--) {
+        usleep(1000);
+    }
+    __atomic_store_n(&h->passed, 1, __ATOMIC_RELEASE);
 }
 
-/** Work that takes a while. */
-static inline void delay(cudaStream_t stream, long ms) {
-    OK(cudaLaunchHostFunc(stream, nap, (void *)ms));
+static inline int passed(const struct held *h) {
+    return __atomic_load_n(&h->passed, __ATOMIC_ACQUIRE);
+}
+
+static inline void open_now(struct held *h) {
+    __atomic_store_n(&h->open, 1, __ATOMIC_RELEASE);
 }
 
 /** Something that a thread of its own does. */
