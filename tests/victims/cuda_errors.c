@@ -45,6 +45,7 @@ static void captured(void) {
     size_t n;
     memset(pinned, 0, MIB);
     OK(cudaMemset(device, 3, MIB));
+    OK(cudaDeviceSynchronize()); // s does not wait for it
     MUST(cudaStreamBeginCapture(0, cudaStreamCaptureModeGlobal), cudaErrorStreamCaptureUnsupported);
     OK(cudaStreamBeginCapture(s, cudaStreamCaptureModeGlobal));
     MUST(cudaStreamBeginCapture(s, cudaStreamCaptureModeGlobal), cudaErrorIllegalState);
