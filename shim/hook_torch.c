@@ -4,13 +4,12 @@
 // sums up each tensor byte by byte, for longer than it takes to copy it. From 2.6 on that copy takes a checksum that
 // its caller has, if a flag says so, and PyTorch calls it by its exported symbol: so we are its caller, and have one.
 //
-// The function is nobody's in libc, and several libraries of a process may have a miniz. Which one a caller would have
-// reached without us is looked up once for each place that calls; whatever is not known to take the flag is called as
-// it came.
+// Whatever is not known to take the flag is called as it came.
 
 #include "../core/log.h"
 #include "crc.h"
 #include "hook_inside.h"
+#include "target.h"
 #include "workers.h"
 
 #include <dlfcn.h>
@@ -20,19 +19,8 @@
 #define COMPRESSED  0x400u   // the buffer is
 #define CRC_GIVEN   0x80000u // PyTorch's own flag. Set by the program: it wants none, and gives 0
 #define LARGE       (64 * KIB)
-#define TARGETS_MAX 8
 
 typedef __typeof__(real.mz_zip_writer_add_mem_ex_v2) add_mem;
-
-/** Where the calls from one place go. */
-struct target {
-    _Atomic uintptr_t caller; // stored last
-    add_mem real;
-    bool takes_crc;
-};
-
-static struct target targets[TARGETS_MAX];
-static _Atomic uint32_t targets_count;
 
 // Since there is the flag, the constructors of its writer take a bool (b), whether checksums are to be computed.
 static const char *const constructors[] = {
@@ -40,55 +28,28 @@ static const char *const constructors[] = {
     "_ZN6caffe29serialize19PyTorchStreamWriterC1ESt8functionIFmPKvmEEbm", // later, with an alignment
 };
 
-// A handle of the object that `address` is in, or NULL. Never given back: the addresses that we keep stay good.
-static void *object_of(const void *address, Dl_info *info) {
-    return dladdr(address, info) != 0 && info->dli_fname != NULL ? dlopen(info->dli_fname, RTLD_LAZY | RTLD_NOLOAD)
-                                                                 : NULL;
-}
-
 // Is this the miniz of a PyTorch that has the flag?
 static bool takes_crc(const void *function) {
     Dl_info object, other;
-    void *handle = object_of(function, &object);
+    void *handle = dladdr(function, &object) != 0 ? dlopen(object.dli_fname, RTLD_LAZY | RTLD_NOLOAD) : NULL;
+    bool takes = false;
     for (size_t i = 0; handle != NULL && i < ARRAY_LEN(constructors); i++) {
         void *p = dlsym(handle, constructors[i]); // looks into the objects that it needs, too
-        if (p != NULL && dladdr(p, &other) != 0 && other.dli_fbase == object.dli_fbase) {
-            return true;
-        }
+        takes |= p != NULL && dladdr(p, &other) != 0 && other.dli_fbase == object.dli_fbase;
     }
-    return false;
+    if (handle != NULL) {
+        dlclose(handle);
+    }
+    return takes;
 }
 
-// What the caller would have reached: the first in the order of loading, else what its own object has or needs (Python
-// keeps what an extension loads to itself).
-static void look_up(struct target *t, uintptr_t caller) {
-    Dl_info object;
-    void *p = dlsym(RTLD_NEXT, "mz_zip_writer_add_mem_ex_v2");
-    if (p == NULL) {
-        void *handle = object_of((void *)caller, &object);
-        p = handle != NULL ? dlsym(handle, "mz_zip_writer_add_mem_ex_v2") : NULL;
-    }
-    memcpy(&t->real, &p, sizeof p);
-    t->takes_crc = p != NULL && shim.config.crc == CRC_AUTO && takes_crc(p);
-    dlerror(); // of ours
-    log_debug("a zip writer is called: its checksums are %s", t->takes_crc ? "ours" : "left to it");
+static uintptr_t look_at(void *function) {
+    bool takes = shim.config.crc == CRC_AUTO && takes_crc(function);
+    log_debug("a zip writer is called: its checksums are %s", takes ? "ours" : "left to it");
+    return takes;
 }
 
-static const struct target *target_of(uintptr_t caller, struct target *spare) {
-    uint32_t n = atomic_load(&targets_count);
-    for (uint32_t i = 0; i < n && i < TARGETS_MAX; i++) {
-        if (atomic_load_explicit(&targets[i].caller, memory_order_acquire) == caller) {
-            return &targets[i];
-        }
-    }
-    int saved = errno;
-    n = atomic_fetch_add(&targets_count, 1); // two threads may look the same up: no harm
-    struct target *t = n < TARGETS_MAX ? &targets[n] : spare;
-    look_up(t, caller);
-    atomic_store_explicit(&t->caller, caller, memory_order_release);
-    errno = saved;
-    return t;
-}
+static const struct target_symbol symbol = {"mz_zip_writer_add_mem_ex_v2", NULL, look_at};
 
 static uint32_t checksum(const void *buf, size_t len) {
     int saved = errno;
@@ -107,17 +68,18 @@ int hook_mz_zip_writer_add_mem_ex_v2(void *zip, const char *name, const void *bu
                                      uint16_t comment_len, unsigned flags, uint64_t full_len, uint32_t crc,
                                      time_t *when, const char *extra, unsigned extra_len, const char *central,
                                      unsigned central_len) {
-    struct target spare = {0};
-    const struct target *t = target_of((uintptr_t)__builtin_return_address(0), &spare);
-    if (t->real == NULL) {
+    struct target t = target_of(&symbol, (uintptr_t)__builtin_return_address(0));
+    if (t.function == NULL) {
         return 0; // cannot be: the caller was linked to something
     }
+    add_mem next;
+    memcpy(&next, &t.function, sizeof next);
     bool stored = (int)flags >= 0 && (flags & (LEVEL | COMPRESSED | CRC_GIVEN)) == 0;
-    if (t->takes_crc && stored && buf != NULL && len >= LARGE &&
+    if (t.more && stored && buf != NULL && len >= LARGE &&
         atomic_load_explicit(&shim.ready, memory_order_relaxed)) {
         crc = checksum(buf, len);
         flags |= CRC_GIVEN;
     }
-    return t->real(zip, name, buf, len, comment, comment_len, flags, full_len, crc, when, extra, extra_len, central,
-                   central_len);
+    return next(zip, name, buf, len, comment, comment_len, flags, full_len, crc, when, extra, extra_len, central,
+                central_len);
 }
