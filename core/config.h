@@ -20,6 +20,7 @@ enum config_exit { EXIT_WAIT, EXIT_LEAVE };
 enum config_io { IO_AUTO, IO_URING, IO_THREADS };
 enum config_direct { DIRECT_AUTO, DIRECT_OFF };
 enum config_crc { CRC_AUTO, CRC_OFF };
+enum config_cuda { CUDA_AUTO, CUDA_BOUNCE, CUDA_OFF };
 
 struct config {
     char paths[CONFIG_PATHS_MAX]; // colon-separated patterns; empty: nothing is captured
@@ -30,6 +31,7 @@ struct config {
     int direct;                   // enum config_direct
     int copy_threads;             // 1 to 8; 0: auto
     int crc;                      // enum config_crc
+    int cuda;                     // enum config_cuda
     int log;                      // enum log_level
     int report;                   // 0 or 1
     uint64_t retry;               // seconds; 0: no retry

@@ -55,7 +55,7 @@ static int prepare(struct file_slot *f) {
     return 0;
 }
 
-/** The kernel tells a write error once per description; what an engine heard before it died is repeated by the other. */
+/** The kernel tells a write error once per description; what an engine heard before it died the next one repeats. */
 static int tell_both(const struct state *st, const struct file_slot *f, int (*call)(int fd)) {
 #if FASTCKPT_BREAK == 1 // canary: a publish without sync
     return 0;

@@ -308,6 +308,14 @@ HOOK(mz_zip_writer_add_mem_ex_v2, int,
       const char *central, unsigned central_len))
 #endif
 
+#if defined(HOOKS_ALL) || defined(HOOKS_CUDA) // hook_cuda.c: the CUDA runtime's; int is cudaError_t, void * a stream
+HOOK(cudaMemcpy, int, (void *dst, const void *src, size_t len, int kind))
+HOOK(cudaMemcpy_ptds, int, (void *dst, const void *src, size_t len, int kind))
+HOOK(cudaMemcpyAsync, int, (void *dst, const void *src, size_t len, int kind, void *stream))
+HOOK(cudaMemcpyAsync_ptsz, int, (void *dst, const void *src, size_t len, int kind, void *stream))
+HOOK(cudaDeviceReset, int, (void))
+#endif
+
 #undef HOOK
 #undef HOOK_ALIAS
 #undef HOOKS_ALL
@@ -325,3 +333,4 @@ HOOK(mz_zip_writer_add_mem_ex_v2, int,
 #undef HOOKS_SYSCALL
 #undef HOOKS_PROCESS
 #undef HOOKS_TORCH
+#undef HOOKS_CUDA

@@ -6,6 +6,7 @@
 
 #include "../core/log.h"
 #include "../core/os.h"
+#include "cuda.h"
 #include "file.h"
 #include "own.h"
 
@@ -76,6 +77,16 @@ void report_after_fork(void) {
     r->first_close_ns = 0;
 }
 
+static void print_devices(void) {
+    uint64_t bounced = cuda_report.bounced, native = cuda_report.native;
+    if (bounced + native > 0) {
+        log_error("device copies: %s MiB through pinned memory, %s MiB by the CUDA runtime", mib(bounced).text,
+                  mib(native).text);
+    } else if (guard_plain() && !shim.forked && cuda_out_of_reach()) {
+        log_error("device copies: no dynamic CUDA runtime in this process, they are as they would be natively");
+    }
+}
+
 void report_print(const struct msg_leave *leave) {
     const struct file_report *r = &file_report;
     unsigned long staged = r->files_staged, captured = r->files_captured, followed = r->files_followed;
@@ -92,4 +103,5 @@ void report_print(const struct msg_leave *leave) {
               safe ? seconds(leave->safe_ns).text : "", safe ? " s, " : "", seconds(leave->durable_ns).text,
               gib_per_second(r->bytes_staged + r->bytes_native, leave->durable_ns).text, leave->failures,
               hint ? " (FASTCKPT_FSYNC=defer would hand the fsyncs over)" : "");
+    print_devices();
 }

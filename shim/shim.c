@@ -10,6 +10,7 @@
 #include "../core/path.h"
 #include "callsite.h"
 #include "client.h"
+#include "cuda.h"
 #include "file.h"
 #include "hook_stdio.h"
 #include "lost.h"
@@ -38,6 +39,7 @@ void shim_after_fork_in_child(void) {
     report_after_fork();
     names_after_fork();
     callsite_after_fork();
+    cuda_after_fork();
     client_after_fork();
     file_after_fork();
 }

@@ -71,14 +71,17 @@ static void *in_loaded(const char *library, const char *name) {
     return dl_iterate_phdr(named, &s) != 0 ? in_object(s.path, name) : NULL;
 }
 
-// What it returns stays where it is, but for what is in the caller itself: while it calls, it is there.
-static void keep(const void *function, const struct link_map *caller) {
-    struct link_map *map = object_of(function);
-    if (map != NULL && map != caller && !is_program(map)) {
-        void *handle = dlopen(map->l_name, RTLD_LAZY | RTLD_NOLOAD | RTLD_NODELETE);
-        if (handle != NULL) {
-            dlclose(handle);
-        }
+bool target_loaded(const char *library) {
+    struct search s = {.library = library};
+    return dl_iterate_phdr(named, &s) != 0;
+}
+
+void target_keep(const void *function) {
+    const struct link_map *map = object_of(function);
+    const int flags = RTLD_LAZY | RTLD_NOLOAD | RTLD_NODELETE;
+    void *handle = map != NULL && !is_program(map) ? dlopen(map->l_name, flags) : NULL;
+    if (handle != NULL) {
+        dlclose(handle);
     }
 }
 
@@ -93,8 +96,8 @@ static void *find(const struct target_symbol *s, uintptr_t caller) {
     if (p == NULL && s->library != NULL) {
         p = in_loaded(s->library, s->name);
     }
-    if (p != NULL) {
-        keep(p, from);
+    if (p != NULL && object_of(p) != from) { // what is in the caller itself is there while it calls
+        target_keep(p);
     }
     dlerror(); // of ours
     return p;
@@ -136,7 +139,7 @@ static void keep_place(const struct target_symbol *s, uintptr_t caller, const st
 struct target target_look_up(const struct target_symbol *s, uintptr_t caller) {
     struct target t;
     int saved = errno;
-    if ((guard_plain() && !shim.forked) || !known(s, &t)) {
+    if (!shim.forked || !known(s, &t)) {
         t.function = find(s, caller);
         t.more = t.function != NULL && s->more != NULL ? s->more(t.function) : 0;
         if (t.function != NULL) {
@@ -145,13 +148,4 @@ struct target target_look_up(const struct target_symbol *s, uintptr_t caller) {
     }
     errno = saved;
     return t;
-}
-
-bool target_called(const struct target_symbol *s) {
-    for (size_t i = 0; i < TARGET_PLACES; i++) {
-        if (atomic_load(&target_places[i].symbol) == s) {
-            return true;
-        }
-    }
-    return false;
 }

@@ -17,8 +17,7 @@ struct target {
     uintptr_t more;
 };
 
-/** What to keep with a function that has just been found. Called outside of signal handlers, or where there is no other
- *  way (see target_look_up). */
+/** What to keep with a function that has just been found. */
 typedef uintptr_t target_more(void *function);
 
 /** One of our symbols. */
@@ -28,9 +27,16 @@ struct target_symbol {
     target_more *more;   // or NULL
 };
 
-/** For target_of: a place that is not known yet. Takes the loader's lock, but for a thread that may be in a signal
- *  handler and for a forked child as long as there is a known function of that name to be had. Leaves errno alone. */
+/** For target_of: a place that is not known yet. Takes the loader's lock (which its holder may take again, in a signal
+ *  handler), but in a forked child the function that others have been given, as long as there is one. Leaves errno
+ *  alone. */
 struct target target_look_up(const struct target_symbol *s, uintptr_t caller);
+
+/** Is there an object whose file name begins so? Takes the loader's lock. */
+bool target_loaded(const char *library);
+
+/** The object that `function` is in stays loaded from here on. */
+void target_keep(const void *function);
 
 // ---- What was found for each place that calls
 
@@ -70,8 +76,5 @@ static inline struct target target_of(const struct target_symbol *s, uintptr_t c
     known = known && atomic_load_explicit(&p->version, memory_order_relaxed) == version;
     return __builtin_expect(known, 1) ? t : target_look_up(s, caller);
 }
-
-/** Has a function of this symbol been called in this process? */
-bool target_called(const struct target_symbol *s);
 
 #endif

@@ -32,6 +32,7 @@ static void expect_defaults(int disable) {
     cr_expect_eq(c.direct, DIRECT_AUTO);
     cr_expect_eq(c.copy_threads, 0);
     cr_expect_eq(c.crc, CRC_AUTO);
+    cr_expect_eq(c.cuda, CUDA_AUTO);
     cr_expect_eq(c.log, LOG_INFO);
     cr_expect_eq(c.report, 0);
     cr_expect_eq(c.retry, 60);
@@ -76,6 +77,9 @@ Test(config, words) {
         {"FASTCKPT_COPY_THREADS=8", &c.copy_threads, 8},
         {"FASTCKPT_CRC=auto", &c.crc, CRC_AUTO},
         {"FASTCKPT_CRC=off", &c.crc, CRC_OFF},
+        {"FASTCKPT_CUDA=auto", &c.cuda, CUDA_AUTO},
+        {"FASTCKPT_CUDA=bounce", &c.cuda, CUDA_BOUNCE},
+        {"FASTCKPT_CUDA=off", &c.cuda, CUDA_OFF},
         {"FASTCKPT_LOG=error", &c.log, LOG_ERROR},
         {"FASTCKPT_LOG=info", &c.log, LOG_INFO},
         {"FASTCKPT_LOG=debug", &c.log, LOG_DEBUG},

@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: MIT
+//
+// hook_cuda: the copies of the CUDA runtime, in the two forms in which programs have them: with the suffix, stream 0 is
+// the calling thread's own. Which runtime a caller means is target's business, what is done with a copy is cuda's.
+
+#include "cuda.h"
+#include "real.h"
+#include "target.h"
+
+#include <string.h>
+
+#define SYMBOL(name) static const struct target_symbol name##_symbol = {#name, CUDA_LIBRARY, cuda_runtime}
+SYMBOL(cudaMemcpy);
+SYMBOL(cudaMemcpy_ptds);
+SYMBOL(cudaMemcpyAsync);
+SYMBOL(cudaMemcpyAsync_ptsz);
+SYMBOL(cudaDeviceReset);
+
+/** Where this call would have gone. */
+#define TARGET(name) target_of(&name##_symbol, (uintptr_t)__builtin_return_address(0))
+/** That function, called as it was called here. */
+#define NEXT(name, target, ...)                                                                                        \
+    ({                                                                                                                 \
+        __typeof__(real.name) next_;                                                                                   \
+        memcpy(&next_, &(target).function, sizeof next_);                                                              \
+        LIKELY(next_ != NULL) ? next_(__VA_ARGS__) : CUDA_NO_RUNTIME;                                                  \
+    })
+
+static int large(const struct target *t, void *dst, const void *src, size_t len, int kind, void *stream) {
+    struct cuda_copy c = {dst, src, len, kind, stream};
+    return cuda_copy(t->more, &c);
+}
+
+int hook_cudaMemcpy(void *dst, const void *src, size_t len, int kind) {
+    struct target t = TARGET(cudaMemcpy);
+    int r = LIKELY(len < CUDA_MIN) ? -1 : large(&t, dst, src, len, kind, NULL);
+    return r >= 0 ? r : NEXT(cudaMemcpy, t, dst, src, len, kind);
+}
+
+int hook_cudaMemcpy_ptds(void *dst, const void *src, size_t len, int kind) {
+    struct target t = TARGET(cudaMemcpy_ptds);
+    int r = LIKELY(len < CUDA_MIN) ? -1 : large(&t, dst, src, len, kind, CUDA_STREAM_PER_THREAD);
+    return r >= 0 ? r : NEXT(cudaMemcpy_ptds, t, dst, src, len, kind);
+}
+
+int hook_cudaMemcpyAsync(void *dst, const void *src, size_t len, int kind, void *stream) {
+    struct target t = TARGET(cudaMemcpyAsync);
+    int r = LIKELY(len < CUDA_MIN) ? -1 : large(&t, dst, src, len, kind, stream);
+    return r >= 0 ? r : NEXT(cudaMemcpyAsync, t, dst, src, len, kind, stream);
+}
+
+int hook_cudaMemcpyAsync_ptsz(void *dst, const void *src, size_t len, int kind, void *stream) {
+    struct target t = TARGET(cudaMemcpyAsync_ptsz);
+    int r = -1;
+    if (UNLIKELY(len >= CUDA_MIN)) {
+        r = large(&t, dst, src, len, kind, stream != NULL ? stream : CUDA_STREAM_PER_THREAD);
+    }
+    return r >= 0 ? r : NEXT(cudaMemcpyAsync_ptsz, t, dst, src, len, kind, stream);
+}
+
+int hook_cudaDeviceReset(void) {
+    struct target t = TARGET(cudaDeviceReset);
+    cuda_device_reset(t.more);
+    int r = NEXT(cudaDeviceReset, t);
+    cuda_device_reset(t.more);
+    return r;
+}
+
+#define HOOKS_CUDA
+#define HOOK_ALIAS HOOK_TWIN
+#include "hooks.h"

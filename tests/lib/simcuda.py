@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: MIT
+#
+# simcuda: what tests on the simulated CUDA runtime share: its environment, its trace, and how programs are built for
+# it. Knows nothing of what the shim does with a copy.
+
+import os
+import re
+
+from fc import BUILD, ROOT, TMP, Skip, sh
+
+SIM = os.path.join(BUILD, "simcuda")
+OWN = os.path.join(TMP, "own")  # built here
+
+
+def need_sim():
+    if not os.path.exists(os.path.join(SIM, "libcudart.so.13")):
+        raise Skip("needs the headers of CUDA 13")
+
+
+def headers():
+    """Where they are, as the Makefile looks for them."""
+    for d in ("/usr/local/cuda/include", "/usr/include"):
+        path = os.path.join(d, "cuda_runtime_api.h")
+        if os.path.exists(path):
+            with open(path, errors="replace") as f:
+                if re.search(r"CUDART_VERSION +13", f.read()):
+                    return d
+    raise Skip("needs the headers of CUDA 13")
+
+
+def sim_env(scale=0, devices=1, trace=None, path=None, **more):
+    """For a program on the simulated runtime. scale 0: copies take no time. `more`: SIMCUDA_* variables."""
+    env = {"LD_LIBRARY_PATH": path or SIM, "SIMCUDA_SCALE": scale, "SIMCUDA_DEVICES": devices, "SIMCUDA_TRACE": trace}
+    env.update({"SIMCUDA_" + k: v for k, v in more.items()})
+    return {k: str(v) for k, v in env.items() if v is not None}
+
+
+class Call:
+    """A line of the trace."""
+
+    def __init__(self, line):
+        m = re.match(r"(\d+)\.(\d+) (\d+) (\w+)\((.*)\) = (\d+)$", line)
+        self.pid, self.tid, self.number, self.name, self.args, self.error = m.groups()
+        self.error, self.pid = int(self.error), int(self.pid)
+        # addresses differ from run to run
+        self.text = "%s(%s) = %d" % (self.name, re.sub(r"(0x)?[0-9a-f]{8,}", "@", self.args), self.error)
+
+    def __repr__(self):
+        return self.text
+
+
+def read_trace(path):
+    with open(path) as f:
+        return sorted(map(Call, f.read().splitlines()), key=lambda c: int(c.number))
+
+
+def compile_own(name, source, *flags):
+    """Builds a program or library of tests/ once, in this test's own directory."""
+    os.makedirs(OWN, exist_ok=True)
+    out = os.path.join(OWN, name)
+    if not os.path.exists(out):
+        sh("gcc", "-std=gnu11", "-O2", "-g", "-D_GNU_SOURCE", os.path.join(ROOT, "tests", source), "-o", out, *flags)
+    return out
+
+
+def fake(name, *flags):
+    """A library around tests/lib/cudart_fake.c."""
+    return compile_own("lib%s.so" % name, "lib/cudart_fake.c", "-shared", "-fPIC", "-Wl,--no-as-needed", *flags)
