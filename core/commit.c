@@ -258,8 +258,8 @@ static unsigned count_small(const struct commit *c) {
     return n;
 }
 
-/** Puts ready files of `list` into batches: a large file alone, small ones of one device together. Where `names` follow,
- *  what they make durable is written out only. */
+/** Puts ready files of `list` into batches: a large file alone, small ones of one device together. What the names of
+ *  these files will make durable (`names`) is written out only. */
 static void sync_start(struct commit *c, const uint32_t *list, unsigned n, bool names) {
     struct sync_batch *open = NULL;
     bool wait = names && gather(c, &c->writing_since, count_small(c));

@@ -108,7 +108,8 @@ static bool is_whole(const struct sim_inode *x, enum fate fate, uint64_t reached
 static void look(const struct sim_names *names, enum fate fate, const struct reached *r, struct sim_entry *out) {
     for (unsigned i = 0; i < names->n; i++) {
         const struct sim_inode *x = &sim.inode[names->name[i].inode];
-        out[i] = (struct sim_entry){.dir = names->name[i].dir, .id = x->id, .whole = is_whole(x, fate, reached_on(r, x->dev))};
+        out[i] = (struct sim_entry){
+            .dir = names->name[i].dir, .id = x->id, .whole = is_whole(x, fate, reached_on(r, x->dev))};
         strcpy(out[i].name, names->name[i].name);
     }
 }

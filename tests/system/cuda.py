@@ -9,14 +9,12 @@
 # real device does: scripts/gpu-check.
 
 import os
-import re
 import sys
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
 from fc import *  # noqa: E402,F403
-from simcuda import *  # noqa: E402,F403
+from cudas import *  # noqa: E402,F403
 
-COPIES = re.compile(r"device copies: ([\d.]+) MiB through pinned memory, ([\d.]+) MiB by the CUDA runtime")
 LARGE = 9 * MIB + 4097
 OURS = ("cudaRuntimeGetVersion cudaStreamIsCapturing cudaThreadExchangeStreamCaptureMode cudaPointerGetAttributes "
         "cudaGetDevice cudaDeviceGetAttribute cudaHostRegister cudaStreamCreateWithFlags cudaEventCreateWithFlags "
@@ -33,18 +31,11 @@ def a_box(**config):
 
 def per_thread():
     return compile_own("cuda_copy_ptds", "victims/cuda_copy.c", "-DCUDA_API_PER_THREAD_DEFAULT_STREAM", "-isystem",
-                       headers(), os.path.join(SIM, "libcudart.so.13"), "-pthread")
-
-
-def copies(r):
-    """(MiB through pinned memory, MiB by the runtime), summed over the processes that reported."""
-    found = COPIES.findall(r.err)
-    return sum(float(f[0]) for f in found), sum(float(f[1]) for f in found)
+                       headers(), RUNTIME, "-pthread")
 
 
 def both(argv, env=None, timeout=100, quiet=True, **config):
     """Runs it natively and under the shim: the same lines are asked. Both results, the second with its trace."""
-    need_sim()
     box = a_box(**config)
     out = []
     for shim in (False, True):
@@ -99,7 +90,6 @@ def off():
 
 
 def values():
-    need_sim()
     for value in ("auto", "bounce"):
         n, r = both([victim("cuda_copy"), "errors"], CUDA=value)
         assert copies(r)[0] > 8, r
@@ -144,8 +134,7 @@ def failing(variable, error):
     """Every call, or piece of work, fails in turn, until a run has no failure."""
     def run():
         global want
-        need_sim()
-        box = a_box(EXIT="leave")
+            box = a_box(EXIT="leave")
         native_path, path = os.path.join(box.native_d, "f.bin"), os.path.join(box.d, "f.bin")
         with open(path, "wb") as f:
             f.write(b"\x5a" * LARGE)
@@ -203,4 +192,4 @@ CASES = [
 ]
 
 if __name__ == "__main__":
-    run_cases(CASES)
+    run_cuda_cases(CASES)

@@ -12,10 +12,8 @@ import os
 import sys
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
-sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 from fc import *  # noqa: E402,F403
-from simcuda import *  # noqa: E402,F403
-from cuda import COPIES, copies  # noqa: E402
+from cudas import *  # noqa: E402,F403
 
 NVIDIA = "/usr/local/cuda/lib64"
 PY = """
@@ -56,7 +54,6 @@ def same(text, preload=None, env=None, box=None):
 
 
 def versioned():
-    need_sim()
     assert "cudaMemcpyAsync@libcudart.so.13" in sh("nm", "-D", victim("cuda_copy"))
     r = Box("versioned").run([victim("cuda_copy"), "errors"], env=sim_env())
     assert copies(r)[0] > 8, r
@@ -64,9 +61,8 @@ def versioned():
 
 def local_plugin():
     """The runtime came with a plugin that nobody else sees; its first call is a large one, or a small one."""
-    need_sim()
     plugin = compile_own("plugin.so", "victims/cuda_copy.c", "-shared", "-fPIC", "-Dmain=plugin", "-isystem", headers(),
-                         os.path.join(SIM, "libcudart.so.13"), "-pthread")
+                         RUNTIME, "-pthread")
     for case in ("errors", "small"):
         text = "a = (ctypes.c_char_p * 2)(b'plugin', %r)\nprint(load(%r).plugin(2, a))\n" % (case.encode(), plugin)
         n, r = same(text, env=sim_env())
@@ -151,9 +147,8 @@ def none():
 
 def by_the_driver():
     """A program that has a device and no runtime that we reach is told."""
-    need_sim()
     box = Box("driver")
-    lib = os.path.join(SIM, "libcuda.so.1")
+    lib = SIMCUDA[0]
     r = box.run([PYTHON, "-c", "import ctypes; ctypes.CDLL(%r)" % lib])
     assert "device copies: no dynamic CUDA runtime in this process" in r.err, r
     assert "device copies" not in box.run([PYTHON, "-c", "pass"]).err
@@ -175,4 +170,4 @@ CASES = [(f.__name__, f) for f in (versioned, local_plugin, two_runtimes, in_han
                                    tracer, not_needed, none, by_the_driver, real_runtime)]
 
 if __name__ == "__main__":
-    run_cases(CASES)
+    run_cuda_cases(CASES)

@@ -15,14 +15,13 @@ import sys
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
 from fc import *  # noqa: E402,F403
-from simcuda import *  # noqa: E402,F403
+from cudas import *  # noqa: E402,F403
 
 TRIES = 6  # other programs of the machine slow some of them down
 
 
 def ratio():
     """Natively it is 5."""
-    need_sim()
     box, tries = Box("rate", STAGING="128M"), []
     while len(tries) < TRIES and not (tries and tries[-1] <= 1.4):
         r = box.run([victim("cuda_copy"), "rate"], env=sim_env(scale=0.05))
@@ -45,4 +44,4 @@ def cost():
 CASES = [("ratio", ratio), ("cost", cost)]
 
 if __name__ == "__main__":
-    run_cases(CASES)
+    run_cuda_cases(CASES)

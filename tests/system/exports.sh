@@ -23,7 +23,7 @@ __fork      fork is served by pthread_atfork handlers, which run for every form 
 others='
 mz_zip_writer_add_mem_ex_v2    libtorch_cpu calls it, its own, by its exported symbol (hook_torch.c)
 cudaMemcpy                     of the CUDA runtime (hook_cuda.c)
-cudaMemcpy_ptds                as cudaMemcpy: where the default stream is each thread's own
+cudaMemcpy_ptds                as cudaMemcpy: the default stream is of the calling thread
 cudaMemcpyAsync                as cudaMemcpy
 cudaMemcpyAsync_ptsz           as cudaMemcpy_ptds
 cudaDeviceReset                as cudaMemcpy: what we have made on the device is gone behind it

@@ -4,10 +4,10 @@
 # timeout: 300
 #
 # Proves that the simulated CUDA runtime (tests/lib/simcuda.c), on which all else about CUDA is tested, has the rules
-# that the real one is known to have, and that a real PyTorch runs on it. How: programs that ask for one rule each; the
-# names and versions that it exports; PyTorch (BUILD/venv, by `make clients`) trains, saves in every way and loads, and
-# its calls, by the trace, are those that are known of it. Cannot see whether NVIDIA's runtime has these rules: that
-# takes a GPU.
+# that the real one is known to have, and that a real PyTorch runs on it. How: programs that ask for one rule each;
+# the names and versions that it exports; PyTorch (BUILD/venv, by `make clients`) trains, saves in every way and
+# loads, and its calls, by the trace, are those that are known of it. Cannot see whether NVIDIA's runtime has these
+# rules: that takes a GPU.
 
 import concurrent.futures
 import os

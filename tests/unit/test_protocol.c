@@ -102,10 +102,10 @@ Test(protocol, hostile_hello_and_heads) {
     CHANGED(MSG_RESERVE, 0, m.value = INT64_MAX);
     CHANGED(MSG_RESERVE, -EPROTO, m.value = 1ull << 63);
     CHANGED(MSG_SYNC, 0, m.scope = SYNC_PUBLISH);
-    CHANGED(MSG_SYNC, 0, m.scope = SYNC_PUBLISH | SYNC_SPAWNED | SYNC_QUIET | SYNC_LOG | SYNC_INODE);
-    CHANGED(MSG_SYNC, -EPROTO, m.scope = 32);
+    CHANGED(MSG_SYNC, 0, m.scope = SYNC_PUBLISH | SYNC_SPAWNED | SYNC_QUIET | SYNC_LOG | SYNC_INODE | SYNC_SAFE);
+    CHANGED(MSG_SYNC, -EPROTO, m.scope = 64);
     CHANGED(MSG_WAIT, 0, m.scope = WAIT_SPACE);
-    CHANGED(MSG_WAIT, -EPROTO, m.scope = WAIT_CHANGE + 1);
+    CHANGED(MSG_WAIT, -EPROTO, m.scope = WAIT_DIR_SAFE + 1);
     CHANGED(MSG_STATUS, -EPROTO, memset(m.u.status.backend, 'x', sizeof m.u.status.backend));
     CHANGED(MSG_STATUS, -EPROTO, memset(m.u.status.note, 'x', sizeof m.u.status.note));
     CHANGED(MSG_FAILURES, -EPROTO, memset(m.u.text, 'x', sizeof m.u.text));

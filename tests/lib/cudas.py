@@ -1,20 +1,16 @@
 # SPDX-License-Identifier: MIT
 #
-# simcuda: what tests on the simulated CUDA runtime share: its environment, its trace, and how programs are built for
-# it. Knows nothing of what the shim does with a copy.
+# cudas: programs that are linked with a CUDA runtime, for the tests of the shim's hooks: how they are built, how they
+# find the simulated one (fc.simcuda preloads it instead), and its trace. Knows nothing of what the shim does.
 
 import os
 import re
 
-from fc import BUILD, ROOT, TMP, Skip, sh
+from fc import ROOT, SIMCUDA, TMP, Skip, run_cases, sh, simcuda
 
-SIM = os.path.join(BUILD, "simcuda")
+SIM = os.path.dirname(SIMCUDA[1])
+RUNTIME = SIMCUDA[1]
 OWN = os.path.join(TMP, "own")  # built here
-
-
-def need_sim():
-    if not os.path.exists(os.path.join(SIM, "libcudart.so.13")):
-        raise Skip("needs the headers of CUDA 13")
 
 
 def headers():
@@ -30,6 +26,7 @@ def headers():
 
 def sim_env(scale=0, devices=1, trace=None, path=None, **more):
     """For a program on the simulated runtime. scale 0: copies take no time. `more`: SIMCUDA_* variables."""
+    simcuda()  # is it there?
     env = {"LD_LIBRARY_PATH": path or SIM, "SIMCUDA_SCALE": scale, "SIMCUDA_DEVICES": devices, "SIMCUDA_TRACE": trace}
     env.update({"SIMCUDA_" + k: v for k, v in more.items()})
     return {k: str(v) for k, v in env.items() if v is not None}
@@ -66,3 +63,17 @@ def compile_own(name, source, *flags):
 def fake(name, *flags):
     """A library around tests/lib/cudart_fake.c."""
     return compile_own("lib%s.so" % name, "lib/cudart_fake.c", "-shared", "-fPIC", "-Wl,--no-as-needed", *flags)
+
+
+COPIES = re.compile(r"device copies: ([\d.]+) MiB through pinned memory, ([\d.]+) MiB by the CUDA runtime")
+
+
+def copies(r):
+    """(MiB through pinned memory, MiB by the runtime), summed over the processes that reported."""
+    found = COPIES.findall(r.err)
+    return sum(float(f[0]) for f in found), sum(float(f[1]) for f in found)
+
+
+def run_cuda_cases(cases):
+    """As run_cases; where there is no simulated runtime, one that says so."""
+    run_cases(cases if all(os.path.exists(p) for p in SIMCUDA) else [("headers", simcuda)])
