@@ -10,7 +10,7 @@
 #                         sums in build/long.json
 #   make check-python     CPython's own tests; AS=root    make clients    the newest frameworks, into build/venv
 #   make BREAK=n ...      a canary, in build-break-n (n: 1 no sync, 2 no fence, 3 torn names, 4 to 6 crashes, 7 break
-#                         points, 8 a wrong checksum, 9 names are given only to who waits)
+#                         points, 8 a wrong checksum, 9 names are given only to who waits, 10 to 13 device copies)
 
 CC      ?= gcc
 CXX     ?= g++

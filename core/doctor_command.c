@@ -188,7 +188,12 @@ static void say_runtime(struct doctor *d, const char *path, enum runtime r, cons
     static const char remedy[] = "link with -cudart shared";
     switch (r) {
     case RUNTIME_DYNAMIC:
-        doctor_say(d, FOUND_OK, NULL, what, NULL, "dynamic: %s needs %s", path, name);
+        if (d->c->cuda == CUDA_OFF) {
+            doctor_say(d, FOUND_NOTE, NULL, what, "unset FASTCKPT_CUDA",
+                       "dynamic: %s needs %s; its copies are as they would be natively: FASTCKPT_CUDA=off", path, name);
+        } else {
+            doctor_say(d, FOUND_OK, NULL, what, NULL, "dynamic: %s needs %s", path, name);
+        }
         break;
     case RUNTIME_STATIC:
         doctor_say(d, FOUND_NOTE, NULL, what, remedy, "static: it is inside %s, out of reach of a preloaded library",

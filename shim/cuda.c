@@ -416,11 +416,12 @@ static int copy_if_ours(struct runtime *rt, const struct cuda_copy *c) {
 // A stream that is being captured takes no part; asked of the legacy stream, a capture beside it is an error.
 static bool captured(const struct runtime *rt, void *stream) {
     int status = CAPTURE_NONE;
-#if FASTCKPT_BREAK != 11 // canary: captures are not seen
     if (rt->f.cudaStreamIsCapturing(stream, &status) != SUCCESS) {
         refused(rt);
         return true;
     }
+#if FASTCKPT_BREAK == 11 // canary: captures are not seen
+    status = CAPTURE_NONE;
 #endif
     return status != CAPTURE_NONE;
 }
@@ -436,8 +437,11 @@ static int copy(struct runtime *rt, const struct cuda_copy *c) {
         }
         atomic_store(&rt->version, version);
     }
-    // What we call would spoil a capture that another thread has begun in global mode, and it may not be one of ours.
+    // What we call would spoil a capture that another thread has begun in global mode.
     int mode = CAPTURE_RELAXED;
+#if FASTCKPT_BREAK == 12 // canary: as the program's thread is
+    mode = 0;
+#endif
     if (version < FIRST_VERSION || captured(rt, c->stream)) {
         return -1;
     }
@@ -479,7 +483,9 @@ void cuda_device_reset(uintptr_t runtime) {
         any = any || atomic_load(&lanes[i].rt) != NULL;
     }
     if (any && rt->f.cudaGetDevice(&device) == SUCCESS && device >= 0 && device < DEVICES_MAX) {
+#if FASTCKPT_BREAK != 13 // canary: a reset is not noticed
         atomic_fetch_add(&resets[device], 1);
+#endif
     }
 }
 

@@ -36,11 +36,10 @@ class Call:
     """A line of the trace."""
 
     def __init__(self, line):
-        m = re.match(r"(\d+)\.(\d+) (\d+) (\w+)\((.*)\) = (\d+)$", line)
-        self.pid, self.tid, self.number, self.name, self.args, self.error = m.groups()
-        self.error, self.pid = int(self.error), int(self.pid)
+        m = re.match(r"(\d+)\.\d+ \d+ (\w+)\((.*)\) = (\d+)$", line)
+        self.pid, self.name, self.error = int(m[1]), m[2], int(m[4])
         # addresses differ from run to run
-        self.text = "%s(%s) = %d" % (self.name, re.sub(r"(0x)?[0-9a-f]{8,}", "@", self.args), self.error)
+        self.text = "%s(%s) = %d" % (self.name, re.sub(r"(0x)?[0-9a-f]{8,}", "@", m[3]), self.error)
 
     def __repr__(self):
         return self.text
@@ -48,7 +47,7 @@ class Call:
 
 def read_trace(path):
     with open(path) as f:
-        return sorted(map(Call, f.read().splitlines()), key=lambda c: int(c.number))
+        return [Call(line) for line in f]
 
 
 def compile_own(name, source, *flags):

@@ -34,7 +34,7 @@ def per_thread():
                        headers(), RUNTIME, "-pthread")
 
 
-def both(argv, env=None, timeout=100, quiet=True, **config):
+def both(argv, env=None, native_env=None, timeout=100, quiet=True, **config):
     """Runs it natively and under the shim: the same lines are asked. Both results, the second with its trace."""
     box = a_box(**config)
     out = []
@@ -42,7 +42,8 @@ def both(argv, env=None, timeout=100, quiet=True, **config):
         trace = os.path.join(box.d, "..", "trace")
         if os.path.exists(trace):
             os.unlink(trace)
-        r = (box.run if shim else box.native)(argv, env=dict(sim_env(trace=trace, devices=2), **(env or {})),
+        more = env if shim or native_env is None else native_env
+        r = (box.run if shim else box.native)(argv, env=dict(sim_env(trace=trace, devices=2), **(more or {})),
                                               timeout=timeout)
         r.trace = read_trace(trace)
         out.append(r)
@@ -134,7 +135,7 @@ def failing(variable, error):
     """Every call, or piece of work, fails in turn, until a run has no failure."""
     def run():
         global want
-            box = a_box(EXIT="leave")
+        box = a_box(EXIT="leave")
         native_path, path = os.path.join(box.native_d, "f.bin"), os.path.join(box.d, "f.bin")
         with open(path, "wb") as f:
             f.write(b"\x5a" * LARGE)

@@ -189,6 +189,8 @@ def cuda():
                               ("dynamic", "ok", "cudart.so.12"), ("bin/python3", "unknown", "no PyTorch")):
         _, f = doctor("--", os.path.join(d, name), "argument")
         expect(f, None, "CUDA runtime", level, word)
+    _, f = doctor("--cuda", "off", "--", d + "/dynamic")
+    expect(f, None, "CUDA runtime", "note", "FASTCKPT_CUDA=off")
     torch = d + "/lib/python3.9/site-packages/torch/lib/"
     shutil.copy(d + "/plain", torch + "libc10.so")
     _, f = doctor("--", d + "/bin/python3", "train.py")

@@ -1,0 +1,40 @@
+#!/usr/bin/python3
+# SPDX-License-Identifier: MIT
+# run-as: root
+# timeout: 1200
+#
+# Proves that the tests of copies from a device can see, and that PyTorch's other ways to save are the same, too. How:
+# libraries of FASTCKPT_BREAK=10 to 13 (a slice is not waited for, captures are not seen, the thread's capture mode
+# stays, a reset is not noticed) must fail the cases made for it; tests/system/cuda_torch.py with all of its kinds.
+# Cannot see a real device.
+
+import os
+import sys
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "system"))
+from fc import *  # noqa: E402,F403
+from cudas import *  # noqa: E402,F403
+import cuda  # noqa: E402
+import cuda_torch  # noqa: E402
+
+
+def canary(n, name):
+    def run():
+        out = os.path.join(TMP, "break-%d" % n)
+        sh("make", "-s", "-j2", "-C", ROOT, "B=" + out, "BREAK=%d" % n, out + "/libfastckpt.so")
+        argv = [victim("cuda_copy"), name]
+        cuda.both(argv, ENGINE=BIN)
+        try:
+            cuda.both(argv, env={"LD_PRELOAD": out + "/libfastckpt.so"}, native_env={"LD_PRELOAD": ""}, ENGINE=BIN)
+        except AssertionError:
+            return
+        raise AssertionError("fault %d was not seen by %s" % (n, name))
+    return run
+
+
+CASES = [("canary-%d" % n, canary(n, name)) for n, name in ((10, "order"), (11, "capture"), (12, "elsewhere"),
+                                                            (13, "reset"))] + cuda_torch.ALL
+
+if __name__ == "__main__":
+    run_cuda_cases(CASES)
