@@ -12,8 +12,10 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/fs.h>
 #include <signal.h>
 #include <stdlib.h>
+#include <sys/ioctl.h>
 #include <sys/stat.h>
 #include <string.h>
 
@@ -73,9 +75,15 @@ bool publish_with_name(const struct file_slot *f) {
            !f->linked && !f->taken && f->size_end == 0 && io_keeps_order(f->fd_own, f->dev);
 }
 
+/** Does the data lie on another device than the journal, which its commit does not flush? XFS says so of an inode. */
+static bool on_realtime_device(int fd) {
+    struct fsxattr x;
+    return ioctl(fd, FS_IOC_FSGETXATTR, &x) == 0 && x.fsx_xflags & FS_XFLAG_REALTIME;
+}
+
 int publish_write_out(struct state *st, struct file_slot *f) {
     int r = prepare(f);
-    return r < 0 ? r : tell_both(st, f, io_calls.write_out);
+    return r < 0 ? r : tell_both(st, f, on_realtime_device(f->fd_own) ? io_calls.fsync : io_calls.write_out);
 }
 
 int publish_sync(struct state *st, struct file_slot *f) {
