@@ -134,8 +134,8 @@ ssize_t hook___readlinkat_chk(int dirfd, const char *path, char *buf, size_t len
 
 // ---- Where a name leads
 
-// The canonical path of a name that its directory does not show yet. Its length with the terminator; 0: libc's; or the
-// error of one that is going to be deleted.
+// The canonical path of a name that its directory does not show yet, or shows as the symlink that it replaces. Its
+// length with the terminator; 0: libc's; or the error of one that is going to be deleted.
 static int canonical(const char *path, char *text) {
     struct place p;
     struct stat st;
@@ -153,8 +153,9 @@ static int canonical(const char *path, char *text) {
     }
     guard_depth++;
     if (names_find_place(&p, AT_FDCWD, path, true, &word) == 0) {
-        if (os_fstatat(p.dir, p.name, &st, AT_SYMLINK_NOFOLLOW) == -ENOENT) {
-            int r = policy_text(p.dir, p.name, text, PATH_MAX);
+        int r = os_fstatat(p.dir, p.name, &st, AT_SYMLINK_NOFOLLOW);
+        if (r == -ENOENT || (r == 0 && S_ISLNK(st.st_mode))) {
+            r = policy_text(p.dir, p.name, text, PATH_MAX);
             n = r > 0 ? r + 1 : 0;
         }
         place_close(&p);
