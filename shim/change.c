@@ -280,13 +280,17 @@ enum role { ROLE_OLD, ROLE_NEW, ROLE_MADE, ROLE_TARGET };
 // -EIO, or the kernel's error where it is known before.
 static int before(int dirfd, const char *path, enum role role, bool *wait) {
     struct target t;
+    struct stat st;
     if (!guard_readable(path)) {
         return 0;
     }
     *wait |= names_before_directory(dirfd, path); // a captured file may lie anywhere below a directory that moves
     if (!find(&t, dirfd, path)) {
         enum name_state s = names_state(dirfd, path, false);
-        int way = s == NAME_NO_DIR ? names_way(dirfd, path) : 0;
+        bool first = role == ROLE_OLD && s == NAME_NONE && path[0] != '\0'; // the kernel looks here first
+        int way = s == NAME_NO_DIR ? names_way(dirfd, path)
+                  : first          ? os_fstatat(dirfd, path, &st, AT_SYMLINK_NOFOLLOW)
+                                   : 0;
         *wait |= s == NAME_NO_DIR;
         return s != NAME_NOT_DIR ? way : role == ROLE_NEW || role == ROLE_MADE ? names_way_new(dirfd, path) : -ENOTDIR;
     }
