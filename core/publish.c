@@ -201,8 +201,10 @@ static int change_one(struct state *st, struct file_slot *f) {
         return -ECANCELED;
     }
     if (!is_our_inode(f, f->fd_dir, f->name)) {
-        log_info("%s: left alone: it is not what was to be %s", f->name,
-                 f->kind == SLOT_RENAME ? "renamed" : "deleted");
+        if (st->generation == 1 || os_fstatat(f->fd_dir, f->name, &s, AT_SYMLINK_NOFOLLOW) != -ENOENT) {
+            log_info("%s: left alone: it is not what was to be %s", f->name,
+                     f->kind == SLOT_RENAME ? "renamed" : "deleted");
+        }
         return 0;
     }
     if (f->kind == SLOT_RENAME) {
