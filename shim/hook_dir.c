@@ -10,8 +10,6 @@
 
 #include <string.h>
 
-#define ANSWER_MS 2000 // an engine that is stopped: the kernel's names, as for an open
-
 static void *missing(void) {
     hook_ret(-ENOSYS);
     return NULL;
@@ -55,10 +53,9 @@ static struct listing *ask(DIR *dir) {
     if (!client_alive() && client_connect() < 0) {
         return NULL;
     }
-    int r = client_ask(&q, &fd, 1, got, &n, ANSWER_MS);
+    int r = client_ask(&q, &fd, 1, got, &n, -1); // as a question for one of its names waits
     struct listing *l = r == 0 && n == 1 ? listing_read(got[0]) : NULL;
-    bool lives = r != -ETIMEDOUT && r != -EPIPE;
-    if (lives && l == NULL && (r < 0 || n > 0)) {
+    if (r != -EPIPE && l == NULL && (r < 0 || n > 0)) {
         names_before_list(fd, "."); // the engine or we have no room for it
     }
     while (r == 0 && n > 0) {
