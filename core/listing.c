@@ -42,6 +42,15 @@ static bool visit_hidden(const struct walk *w, const struct file_slot *f) {
     return w->visit(&n, w->arg);
 }
 
+// A directory that is deleted has no entry at all, for whoever is in it or has it open.
+static bool visit_dots(const struct walk *w, const struct file_slot *f) {
+    if (f->kind != SLOT_RMDIR || f->ino != w->ino || f->dev != w->dev) {
+        return true;
+    }
+    struct listing_name dot = {".", NAME_ABSENT, f->ino, DT_DIR}, dots = {"..", NAME_ABSENT, f->dir_ino, DT_DIR};
+    return w->visit(&dot, w->arg) && w->visit(&dots, w->arg);
+}
+
 bool listing_each(const struct pair *p, unsigned slots, uint64_t dir_dev, uint64_t dir_ino,
                   bool (*visit)(const struct listing_name *n, void *arg), void *arg) {
     struct walk w = {p, dir_dev, dir_ino, visit, arg};
@@ -51,7 +60,8 @@ bool listing_each(const struct pair *p, unsigned slots, uint64_t dir_dev, uint64
             continue;
         }
         bool silent = f->error || f->dropped, to = f->kind == SLOT_RENAME;
-        if (!visit_hidden(&w, f) || (!silent && !visit_name(&w, f, f->dir_dev, f->dir_ino, f->name)) ||
+        if (!visit_hidden(&w, f) || (!silent && !visit_dots(&w, f)) ||
+            (!silent && !visit_name(&w, f, f->dir_dev, f->dir_ino, f->name)) ||
             (!silent && to && !visit_name(&w, f, f->to_dev, f->to_ino, f->to))) {
             return false;
         }

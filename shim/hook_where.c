@@ -9,6 +9,7 @@
 #include "hook_inside.h"
 #include "lost.h"
 #include "namecalls.h"
+#include "way.h"
 
 #include <limits.h>
 #include <stdlib.h>
@@ -144,6 +145,10 @@ static int canonical(const char *path, char *text) {
     enum name_state s = n > 0 || path == NULL || names_native() ? NAME_NONE : names_state(AT_FDCWD, path, true);
     if (n > 0) {
         return n + 1;
+    }
+    bool relative = way_may_differ() && guard_readable(path) && path[0] != '/';
+    if (relative && os_fstatat(AT_FDCWD, ".", &st, 0) == 0 && names_deleted(&st)) {
+        return -ENOENT; // the working directory has no path
     }
     if (names_missing(s) < 0) {
         return names_missing(s);

@@ -206,7 +206,7 @@ void names_opened(const struct lent *l) {
 bool names_deleted(const struct stat *st) {
     const struct tables *t = client_tables();
     uint64_t word = t != NULL ? names_find(t, name_hash(st->st_dev, st->st_ino, "", 0)) : 0;
-    return word != 0 && name_word_state(word) == NAME_ABSENT && client_alive();
+    return names_gone(word) && client_alive();
 }
 
 void names_fix_links(struct stat *st) {

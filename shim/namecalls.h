@@ -84,7 +84,7 @@ void names_return(struct lent *l);
 /** Remembers that the program has opened the lent inode: until it is published, the kernel says that it has no link. */
 void names_opened(const struct lent *l);
 void names_fix_links(struct stat *st);
-/** Is the inode, which has one name, going to lose it? */
+/** Is the inode, which has one name or is a directory, going to be deleted? */
 bool names_deleted(const struct stat *st);
 /** Corrects what fstat said of a lent inode. */
 void names_fix_stat(const struct lent *l, struct stat *st);
