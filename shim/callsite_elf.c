@@ -7,9 +7,9 @@
 #include "../core/log.h"
 #include "../core/os.h"
 #include "../core/path.h"
+#include "elf.h"
 
 #include <dlfcn.h>
-#include <elf.h>
 #include <fcntl.h>
 #include <link.h>
 #include <string.h>
@@ -42,30 +42,6 @@ bool callsite_object(uintptr_t address, struct callsite_object *o) {
     return true;
 }
 
-struct symbols {
-    const ElfW(Sym) *table;
-    const char *names;
-    const uint32_t *hash; // DT_GNU_HASH
-};
-
-static uintptr_t relocated(const struct callsite_object *o, ElfW(Addr) a) {
-    return a < o->start ? o->base + a : a; // the loader has added the base in most files
-}
-
-static struct symbols find_symbols(const struct callsite_object *o) {
-    struct symbols s = {0};
-    for (const ElfW(Dyn) *d = o->dynamic; d != NULL && d->d_tag != DT_NULL; d++) {
-        if (d->d_tag == DT_SYMTAB) {
-            s.table = (const void *)relocated(o, d->d_un.d_ptr);
-        } else if (d->d_tag == DT_STRTAB) {
-            s.names = (const void *)relocated(o, d->d_un.d_ptr);
-        } else if (d->d_tag == DT_GNU_HASH) {
-            s.hash = (const void *)relocated(o, d->d_un.d_ptr);
-        }
-    }
-    return s;
-}
-
 // The symbols that are defined begin at hash[1] and end with the chain of the last bucket.
 static uint32_t symbols_end(const uint32_t *hash) {
     uint32_t buckets = hash[0], first = hash[1], words = hash[2] * (uint32_t)(sizeof(ElfW(Addr)) / 4);
@@ -84,7 +60,7 @@ static uint32_t symbols_end(const uint32_t *hash) {
 }
 
 const char *callsite_symbol(const struct callsite_object *o, uintptr_t address) {
-    struct symbols s = find_symbols(o);
+    struct elf_symbols s = elf_symbols_of(o->base, o->dynamic);
     if (s.table == NULL || s.names == NULL || s.hash == NULL) {
         return NULL;
     }

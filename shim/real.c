@@ -4,6 +4,8 @@
 
 #include "real.h"
 
+#include "elf.h"
+
 #include <dlfcn.h>
 #include <string.h>
 
@@ -26,12 +28,8 @@ void *real_lookup(const char *name, void *slot) {
 }
 
 void real_resolve(void) {
-    char *slot = (char *)&real;
-    for (size_t i = 0; i < ARRAY_LEN(names); i++, slot += sizeof(void *)) {
-        void *p;
-        memcpy(&p, slot, sizeof p);
-        if (p == NULL) {
-            real_lookup(names[i], slot);
-        }
-    }
+    void *found[ARRAY_LEN(names)];
+    memcpy(found, &real, sizeof real);
+    elf_next(names, found, ARRAY_LEN(names));
+    memcpy(&real, found, sizeof real); // what a hook has looked up meanwhile is the same
 }
