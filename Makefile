@@ -121,8 +121,8 @@ $(B)/pic/%.o: %.c $(B)/flags
 	$(CC) $(FLAGS) -fPIC -fvisibility=hidden -c $< -o $@
 
 $(B)/libfastckpt.so: $(SHIM_OBJ) $(EXPORTS)
-	$(CC) $(CFLAGS) -shared -Wl,--no-undefined -Wl,-z,defs -Wl,-z,relro -Wl,-z,now -Wl,-soname,libfastckpt.so \
-	    $(EXPORTS:%=-Wl,--version-script=%) -Wl,--exclude-libs,ALL $(SHIM_OBJ) $(DEFLATE) -o $@
+	$(CC) $(CFLAGS) -shared -Wl,--no-undefined -Wl,-z,defs -Wl,-z,relro -Wl,-z,now -Wl,-Bsymbolic-functions \
+	    -Wl,-soname,libfastckpt.so $(EXPORTS:%=-Wl,--version-script=%) -Wl,--exclude-libs,ALL $(SHIM_OBJ) $(DEFLATE) -o $@
 
 $(B)/fastckpt: $(CORE_OBJ)
 	$(CC) $(CFLAGS) $(SAN) $(CORE_OBJ) $(URING) $(DEFLATE) -pthread -o $@
