@@ -16,6 +16,7 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."
 from fc import *  # noqa: E402,F403
 from cudas import *  # noqa: E402,F403
 import cuda  # noqa: E402
+import cuda_loader  # noqa: E402
 import cuda_torch  # noqa: E402
 
 
@@ -33,8 +34,14 @@ def canary(n, name):
     return run
 
 
+def gpu_check():
+    """Its step with the victims, on the simulated runtime."""
+    rc, out, results = cuda_loader.gpu_check("5", timeout=200, **simcuda(False, SCALE=0))
+    assert rc == 0 and results[0]["ok"] is True, out
+
+
 CASES = [("canary-%d" % n, canary(n, name)) for n, name in ((10, "order"), (11, "capture"), (12, "elsewhere"),
-                                                            (13, "reset"))] + cuda_torch.ALL
+                                                            (13, "reset"))] + cuda_torch.ALL + [("gpu-check", gpu_check)]
 
 if __name__ == "__main__":
     run_cuda_cases(CASES)

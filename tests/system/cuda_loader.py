@@ -8,7 +8,10 @@
 # simulated one, and NVIDIA's own where it is installed, natively and under the shim. Cannot see a caller that jumps to
 # the runtime instead of calling it, where there are two of them.
 
+import contextlib
+import json
 import os
+import subprocess
 import sys
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
@@ -166,8 +169,38 @@ def real_runtime():
         assert out[0].out == out[1].out and out[0].rc == out[1].rc and "error 35" in out[0].out, (kind, out)
 
 
+def gpu_check(*steps, size="64", timeout=60, **env):
+    """scripts/gpu-check with a build directory of its own. (status, output, results)"""
+    build = os.path.join(TMP, "gpu")
+    os.makedirs(build, exist_ok=True)
+    for name in ("fastckpt", "victims"):
+        with contextlib.suppress(FileExistsError):
+            os.symlink(os.path.join(BUILD, name), os.path.join(build, name))
+    full = {k: v for k, v in os.environ.items() if not k.startswith("FASTCKPT_") and k != "LD_PRELOAD"}
+    full.update(env, GPU_SIZE=size, PYTHON=PYTHON)
+    r = subprocess.run([os.path.join(ROOT, "scripts", "gpu-check"), build] + list(steps), env=full, text=True,
+                       capture_output=True, timeout=timeout)
+    path = os.path.join(build, "gpu.json")
+    results = json.load(open(path))["steps"] if os.path.exists(path) else []
+    return r.returncode, r.stdout + r.stderr, results
+
+
+def gpu_check_without():
+    """One clear line where there is no device, and where there is no runtime."""
+    for env in [{"CUDART": "/nowhere/libcudart.so"}, simcuda(False, DEVICES=0)]:
+        rc, out, _ = gpu_check(**env)
+        assert rc == 0 and out.startswith("gpu-check: nothing to check here: ") and out.count("\n") == 1, (rc, out)
+
+
+def gpu_check_runs():
+    """The steps that need no PyTorch, on the simulated runtime: what they find there is as expected."""
+    rc, out, results = gpu_check("1", "2", "7", **simcuda(False, SCALE=0))
+    assert rc == 0 and [r["ok"] for r in results] == [True, True, None] and out.count("\n") == 3, out
+
+
 CASES = [(f.__name__, f) for f in (versioned, local_plugin, two_runtimes, in_handlers, deep_bind, unloaded, inside,
-                                   tracer, not_needed, none, by_the_driver, real_runtime)]
+                                   tracer, not_needed, none, by_the_driver, real_runtime, gpu_check_without,
+                                   gpu_check_runs)]
 
 if __name__ == "__main__":
     run_cuda_cases(CASES)
