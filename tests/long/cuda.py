@@ -40,8 +40,10 @@ def gpu_check():
     assert rc == 0 and results[0]["ok"] is True, out
 
 
-CASES = [("canary-%d" % n, canary(n, name)) for n, name in ((10, "order"), (11, "capture"), (12, "elsewhere"),
-                                                            (13, "reset"))] + cuda_torch.ALL + [("gpu-check", gpu_check)]
+CANARIES = ((10, "order"), (11, "capture"), (12, "elsewhere"), (13, "reset"))
+CASES = [("canary-%d" % n, canary(n, name)) for n, name in CANARIES]
+CASES += cuda_torch.ALL + [("gpu-check", gpu_check)]
+
 
 if __name__ == "__main__":
     run_cuda_cases(CASES)
