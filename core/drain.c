@@ -15,6 +15,7 @@
 
 #define SPARE       8                  // free chunks below which what is on a stripe leaves staging
 #define OPEN_NS     300000000ll        // since its last hand-over, before an open file is drained
+#define SUMS_FREE   (3 * CHUNKS_MAX)   // free items below which none is kept for its checksum alone
 #define BURST_NS    50000000ll         // what FASTCKPT_DRAIN_RATE did not use may be caught up with, as far as this
 
 // ---- Lists
@@ -64,13 +65,14 @@ uint32_t drain_new_item(struct drain *d, unsigned chunk) {
     struct stripe_item *it = drain_item(d, i);
     uint64_t word = chunk_load(d->p, chunk);
     d->high = i >= d->high ? i + 1 : d->high;
+    d->p->st->items_high = d->high > d->p->st->items_high ? d->high : d->p->st->items_high;
     it->file = cs->file;
     it->file_id = cs->file_id;
     it->number = chunk_word_number(word);
     it->client = chunk_word_client(word);
     it->chunk = chunk + 1;
     it->device = -1;
-    it->spilled = 0;
+    it->spilled = it->summed = 0;
     it->what = cs->what;
     d->run[i] = (struct item_run){.d = d};
     atomic_store_explicit(&it->state, ITEM_HELD, memory_order_release);
@@ -113,16 +115,30 @@ static void keep_item(struct drain *d, uint32_t i) {
     d->file[it->file].kept++;
 }
 
-/** Nobody needs its chunk any more; but its place, while a record may say that the file is there, or is still to. */
-void drain_end_item(struct drain *d, uint32_t i) {
-    const struct stripe_item *it = drain_item(d, i);
-    const struct file_slot *f = &d->p->st->files[it->file];
-    bool lost = f->unsafe || f->error || f->dropped;
-    if (it->device >= 0 && it->state != ITEM_HELD && (f->safe != SAFE_NO || !lost)) {
-        keep_item(d, i);
-    } else {
-        drain_free_item(d, i);
+static void give_place(struct drain *d, struct stripe_item *it) {
+    int device = it->device;
+    if (device >= 0) {
+        *(volatile int32_t *)&it->device = -1;
+        BREAK_POINT("item-unplaced");
+        stripes_give(&d->stripes, device, it->place);
     }
+}
+
+/** Nobody needs its chunk any more; but its place, while a record may say that the file is there, or is still to; and
+ *  its checksum, until the file has its name (sums.h). */
+void drain_end_item(struct drain *d, uint32_t i) {
+    struct stripe_item *it = drain_item(d, i);
+    const struct file_slot *f = &d->p->st->files[it->file];
+    bool lost = f->error || f->dropped;
+    bool place = it->device >= 0 && it->state != ITEM_HELD && (f->safe != SAFE_NO || !(lost || f->unsafe));
+    if (!place && (lost || !it->summed || d->n_free < SUMS_FREE)) {
+        drain_free_item(d, i);
+        return;
+    }
+    if (!place) {
+        give_place(d, it);
+    }
+    keep_item(d, i);
 }
 
 void drain_drop_item(struct drain *d, uint32_t i) {
@@ -178,8 +194,11 @@ void drain_unsafe(struct drain *d, unsigned slot) {
     struct file_slot *f = &d->p->st->files[slot];
     if (d->run && !f->unsafe) {
         f->unsafe = 1;
-        if (f->safe == SAFE_NO) {
-            drain_release(d, slot);
+        for (uint32_t i = 0; i < d->high && f->safe == SAFE_NO && d->file[slot].kept > 0; i++) {
+            struct stripe_item *it = drain_item(d, i);
+            if (it->state == ITEM_KEPT && it->file == slot) {
+                give_place(d, it);
+            }
         }
     }
 }
@@ -282,7 +301,7 @@ static void spill(struct drain *d) {
 static bool ready(const struct drain *d, uint32_t i) {
     const struct stripe_item *it = &d->p->st->items[i];
     const struct item_run *r = &d->run[i];
-    return (it->state == ITEM_STRIPED && it->chunk) || (it->state == ITEM_HELD && r->direct);
+    return (it->state == ITEM_STRIPED && it->chunk) || (it->state == ITEM_HELD && r->direct && !r->parts);
 }
 
 static void pass(struct drain *d, unsigned slot) {

@@ -38,20 +38,24 @@ static void part_done(struct item_run *r) {
         return;
     }
     int device = it->device;
-    stripes_done(&d->stripes, device, r->error);
-    BREAK_POINT("stripe-written");
+    if (device >= 0) {
+        stripes_done(&d->stripes, device, r->error);
+        BREAK_POINT("stripe-written");
+    }
     if (r->dead) {
         drain_drop_item(d, i);
         return;
     }
-    if (r->error) { // it is still in staging
+    it->crc = r->crc;
+    it->summed = 1;
+    if (device < 0) { // the checksum was all
+    } else if (r->error) { // it is still in staging
         *(volatile int32_t *)&it->device = -1;
         stripes_give(&d->stripes, device, it->place);
         r->direct = true;
         d->file[it->file].full = true;
         drain_unsafe(d, it->file);
     } else {
-        it->crc = r->crc;
         d->p->st->striped_bytes[device] += drain_length(it);
         atomic_store_explicit(&it->state, ITEM_STRIPED, memory_order_release);
         BREAK_POINT("item-striped");
@@ -75,6 +79,14 @@ static void crc_done(struct io_job *job) {
     part_done(job->arg);
 }
 
+static void start_crc(struct drain *d, uint32_t i, uint64_t dev) {
+    struct item_run *r = &d->run[i];
+    r->parts++;
+    r->job = (struct io_job){.run = crc_run, .done = crc_done, .arg = r, .device = dev};
+    r->job.number = drain_item(d, i)->file_id;
+    io_job(d->io, &r->job);
+}
+
 bool drain_place(struct drain *d, uint32_t i) {
     struct stripe_item *it = drain_item(d, i);
     struct item_run *r = &d->run[i];
@@ -94,6 +106,9 @@ bool drain_place(struct drain *d, uint32_t i) {
         r->direct = true;
         d->file[it->file].full = true;
         drain_unsafe(d, it->file);
+        if (!d->p->st->plain) {
+            start_crc(d, i, 0); // with no disk's workers: they may wait for a slow one
+        }
         return true;
     }
     it->place = place;
@@ -102,8 +117,7 @@ bool drain_place(struct drain *d, uint32_t i) {
     uint64_t from, to;
     span(it, &from, &to);
     struct stripe *x = &d->stripes.stripe[device];
-    r->parts = 2;
-    r->job = (struct io_job){.run = crc_run, .done = crc_done, .arg = r, .device = x->dev, .number = it->file_id};
+    r->parts = 1;
     r->req = (struct io_req){.fd = x->fd,
                              .buf = d->p->window + (it->chunk - 1) * CHUNK_SIZE + from,
                              .len = to - from,
@@ -112,7 +126,7 @@ bool drain_place(struct drain *d, uint32_t i) {
                              .number = it->file_id,
                              .done = write_done,
                              .arg = r};
-    io_job(d->io, &r->job);
+    start_crc(d, i, x->dev);
     io_write(d->io, &r->req);
     return true;
 }

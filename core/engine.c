@@ -334,6 +334,7 @@ static void turn(struct engine *e) {
         files_release_turn(e);
         entries_answer(e);
     }
+    sums_pump(&e->sums, e->p.st, e->io);
     lend_pump(&e->lend, os_now_ns(CLOCK_MONOTONIC));
 }
 

@@ -20,6 +20,7 @@
 #include "drain.h"
 #include "lend.h"
 #include "safe.h"
+#include "sums.h"
 
 #define IDLE_LEAVE_NS  (10ll * 1000000000)   // without clients and work, the pair leaves after this
 #define IDLE_FAILED_NS (3600ll * 1000000000) // ... and after this if nobody has read of failures yet
@@ -32,6 +33,7 @@ struct engine {
     struct writer writer;
     struct drain drain;
     struct safe safe;
+    struct sums_syncing sums;
     int epoll;
     uint64_t pass; // full looks over all sockets so far
     bool starved;  // no descriptor was free for what a socket holds

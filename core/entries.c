@@ -119,6 +119,7 @@ static enum verdict do_settle(struct engine *e, struct entry *en) {
     }
     unsigned slot = (unsigned)(f - e->p.st->files);
     drain_unsafe(&e->drain, slot);
+    f->loose = 1;
     if (!f->error && !writer_settled(&e->writer, slot, en->msg.number)) {
         drain_hurry(&e->drain, slot);
         return WAIT;
@@ -150,6 +151,7 @@ static enum verdict do_sync(struct engine *e, struct entry *en) {
         return r == -EAGAIN ? WAIT : entries_say(e, en, f->error ? f->error : r);
     }
     drain_unsafe(&e->drain, slot); // it is settled, and perhaps native from here on
+    f->loose |= !publish;          // else its checksums are written down before
     if (en->state == ENTRY_RECORDED && !f->error) {
         if (publish && !f->linked) {
             f->shared |= f->client != en->client;

@@ -12,6 +12,7 @@
 #include "recover.h"
 #include "tool.h"
 #include "util.h"
+#include "verify.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -26,6 +27,7 @@ static int usage(int status) {
                  "       fastckpt wait [--safe]                           until everything closed so far is durable,\n"
                  "                                                        or safe on the stripes\n"
                  "       fastckpt recover [--dry-run] [directory...]      files that a killed pair left on stripes\n"
+                 "       fastckpt verify [--stripes D:D] file...          are they still what was saved by stripes\n"
                  "       fastckpt doctor [--json] [directory...] [-- command]   what it can do here, and remedies\n"
                  "       fastckpt bench [--json] [--size 256M] directory...     how fast directories are written\n"
                  "       fastckpt --help\n");
@@ -252,6 +254,25 @@ static int recover(int argc, char **argv) {
     return recover_stripes(list[0] ? list : c.stripes, dry, true, say) > 0;
 }
 
+static int verify(int argc, char **argv) {
+    static struct config c;
+    int at = 2;
+    if (set_options(argc, argv, &at) < 0) {
+        return 2;
+    }
+    if (at >= argc) {
+        return usage(2);
+    }
+    if (load_config(&c) < 0) {
+        return 2;
+    }
+    if (!c.stripes[0]) {
+        fprintf(stderr, "fastckpt: no --stripes and no FASTCKPT_STRIPES: nowhere to look\n");
+        return 2;
+    }
+    return (int)verify_files(c.stripes, argv + at, argc - at);
+}
+
 int main(int argc, char **argv) {
     static struct config c;
     const char *verb = argc > 1 ? argv[1] : "";
@@ -260,6 +281,9 @@ int main(int argc, char **argv) {
     }
     if (strcmp(verb, "recover") == 0) {
         return recover(argc, argv);
+    }
+    if (strcmp(verb, "verify") == 0) {
+        return verify(argc, argv);
     }
     if (strcmp(verb, "serve") == 0) {
         return serve(argc, argv);

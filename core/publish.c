@@ -208,6 +208,7 @@ static int change_one(struct state *st, struct file_slot *f) {
         return 0;
     }
     if (f->kind == SLOT_RENAME) {
+        f->summed = os_fstat(f->fd_own, &s) == 0 ? s.st_ctim : f->summed; // its checksums stay good (sums.h)
         int r = io_calls.renameat(f->fd_dir, f->name, f->fd_to, f->to);
         return r == -ENOENT ? 0 : r;
     }

@@ -7,6 +7,7 @@
 
 #include "log.h"
 #include "os.h"
+#include "sums.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -242,6 +243,9 @@ static int publish(struct group *g, struct pending *p, int dir, const struct log
         r = recover_note(g, LOG_REDO, s->id, st.st_ino);
     }
     r = r < 0 ? r : give_name(fd, dir, s, now, named);
+    if (r == 0) {
+        sums_write(g->fd_dir, fd, (const struct log_part *)(s + 1), s->n_parts, 0);
+    }
     if (r < 0 && named && fd >= 0) {
         os_unlinkat(dir, hidden, 0);
     }

@@ -7,6 +7,7 @@
 #include "breakpoint.h"
 #include "log.h"
 #include "os.h"
+#include "sums.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -350,6 +351,7 @@ static void end_all(struct state *st, const uint32_t *slots, unsigned n, const i
 
 static void on_named(struct state *st, const uint32_t *slots, unsigned n, const int *result) {
     end_all(st, slots, n, result);
+    sums_named(st, slots, n, result);
 }
 
 struct ending {

@@ -115,6 +115,8 @@ struct file_slot {
     uint32_t was_safe;         // before it was durable
     uint64_t safe_to;          // an fsync up to this number needs no more than the stripes have
     uint32_t unsafe;           // the stripes do not have all of it
+    uint32_t loose;            // the program may have changed bytes behind its chunks
+    struct timespec summed;    // ctime when its checksums were written down (sums.h). RENAME: before it was renamed
     uint32_t direct;           // direct writes work here (ext4, xfs)
     uint32_t close_flags;      // CLOSE_*
     uint64_t size_made;        // kernel size as we last made it
@@ -133,7 +135,8 @@ struct file_slot {
 
 // A chunk on its way through the stripes (stripes.h). HELD: in staging, perhaps on its way to a stripe. STRIPED: on it,
 // and in staging if `chunk`. PASSED: the writer's, which brings it to the file. LITTER: a place on a stripe that a dead
-// engine's write may still reach: used by none as long as the pair lives. KEPT: in the file too, until that is durable.
+// engine's write may still reach: used by none as long as the pair lives. KEPT: in the file too, until that is durable
+// and has its name; without a device: only its checksum is kept.
 enum item_state { ITEM_FREE = 0, ITEM_HELD, ITEM_STRIPED, ITEM_PASSED, ITEM_LITTER, ITEM_KEPT };
 
 struct stripe_item {
@@ -146,6 +149,7 @@ struct stripe_item {
     int32_t device;   // which stripe; -1: none
     uint32_t place;   // ... and where in it, in chunks
     uint32_t crc;     // of its extents, one after the other
+    uint32_t summed;  // crc is known
     uint32_t spilled; // has been on the stripe only: counted in file_public.striped
     struct msg_hand_over what;
 };
@@ -188,6 +192,8 @@ struct state {
     char stripe_id[48];     // what their names begin with
     uint64_t log_end, log_number, log_epoch; // of the logs, which are all the same (stripelog.h)
     uint32_t log_bad;       // one could not be written: nothing is safe any more
+    uint32_t items_high;    // items below it have been used
+    _Atomic uint32_t sums_dirty; // of what is written down of published files (sums.h), something is not durable
     uint32_t generation;
     uint32_t plain;         // after three crashes in a minute: threads, one entry at a time
     _Atomic uint64_t blame; // number of the entry whose thread crashed, written by the dying thread

@@ -29,7 +29,7 @@ static void *grow(struct log_buf *b, size_t len) {
     return at;
 }
 
-void stripelog_begin(struct log_buf *b, enum log_type type) {
+void stripelog_begin(struct log_buf *b, uint32_t type) {
     *b = (struct log_buf){0};
     struct log_head *h = grow(b, sizeof *h);
     if (h) {

@@ -89,7 +89,7 @@ struct log_buf {
     bool failed;
 };
 
-void stripelog_begin(struct log_buf *b, enum log_type type);
+void stripelog_begin(struct log_buf *b, uint32_t type);
 /** Adds `len` bytes, padded to 8; NULL: zeros. Where they are, until the next call; NULL: no memory. */
 void *stripelog_add(struct log_buf *b, const void *data, size_t len);
 /** Completes the record that was begun. 0 or -ENOMEM. */

@@ -50,9 +50,11 @@ enum verdict views_lend(struct engine *e, struct entry *en) {
         }
         f->taken = 1;
         drain_unsafe(&e->drain, slot);
+        f->loose = 1;
     }
     if (l->flags & LEND_SETTLE && f->state == FILE_OPEN) {
         atomic_store(&e->p.t->files[slot].looked, 1);
+        f->loose = 1;
         writer_buffered(f); // who has it may write by the page cache: direct writes beside that end in EIO at fsync
     }
     // What is settled may have been truncated since: the kernel knows.

@@ -405,6 +405,17 @@ def tree(d):
 VOLATILE = ("volatile.pt", "archive.pt")  # other bytes in each run: their programs compare them
 
 
+def torn(d):
+    """What `fastckpt verify` says is torn below a directory: nothing is, whatever programs did with their files."""
+    paths = [os.path.join(top, n) for top, _, names in os.walk(d) for n in names]
+    stripes = os.environ.get("TEST_STRIPES")
+    if not stripes or not paths:
+        return []
+    r = subprocess.run([BIN, "verify", "--stripes", stripes] + paths, capture_output=True, text=True, errors="replace")
+    assert r.stdout.count("\n") >= len(paths), r.stderr
+    return [l for l in r.stdout.splitlines() if l.startswith("torn: ")]
+
+
 def compare_trees(native, shim, ignore=()):
     """Asserts that two directories hold the same names, metadata and bytes (but for those of VOLATILE)."""
     a, b = tree(native), tree(shim)
@@ -418,6 +429,7 @@ def compare_trees(native, shim, ignore=()):
         assert a[n] == b[n], "%s differs (mode, uid, gid, nlink, size, target): native %s, shim %s" % (n, a[n], b[n])
         if not volatile and a[n][4]:
             assert same_bytes(os.path.join(native, n), os.path.join(shim, n)), "%s: other bytes" % n
+    assert not torn(shim), torn(shim)
 
 
 def write_file(path, size, seed=1):

@@ -10,7 +10,7 @@ import re
 import shutil
 import subprocess
 
-from fc import Box, say
+from fc import Box, say, torn
 
 MASK = (1 << 64) - 1
 
@@ -135,6 +135,7 @@ class Fuzzer:
         seen = subprocess.run([self.ops, "-d"] + dirs, stdout=subprocess.PIPE, text=True, errors="replace", check=True)
         for k, (d, lines) in enumerate(zip(dirs, parts(seen.stdout.splitlines()))):
             got[k] += ["outside " + l for l in lines]
+            got[k] += [l.split(":")[-1] for l in torn(d) if side]
             got[k] += ["left behind " + n for top, _, names in os.walk(d) for n in names if n.startswith(".")]
             self.remove(d)
         return got, wrong

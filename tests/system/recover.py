@@ -76,7 +76,10 @@ def everything():
     assert (st.st_mode & 0o7777, st.st_uid, st.st_gid) == (0o640, 1234, 4321), st
     assert os.getxattr(box.d + "/ckpt-2.pt", "user.note") == b"kept"
     assert recover(box) == (0, []) and not box.leftovers()
-    assert not any(os.listdir(os.path.join(d.at, "fastckpt-0")) for d in disks), "the stripes are not empty"
+    left = [os.listdir(os.path.join(d.at, "fastckpt-0")) for d in disks]
+    assert left == [["sums"]] * 2, left
+    r = box.command("verify", *(os.path.join(box.d, n) for n in os.listdir(box.d)))
+    assert r.rc == 0 and r.out.count("whole: ") == 4, r  # what came back is known, too
 
 
 def by_the_next_engine():

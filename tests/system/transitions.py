@@ -37,7 +37,7 @@ def run(args):
     box = Box(name, ENGINE=binary, io=io, STAGING="128M", BREAK_AT=at)
     try:
         if point.startswith(("item", "stripe", "safe", "end-")):
-            return point, k, striped(box), os.path.exists(hits[0])
+            return point, k, striped(box, *(("-f",) if point == "item-unplaced" else ())), os.path.exists(hits[0])
         for n, (kind, ranks) in enumerate(jobs):
             wrong = job(box, "j%d" % n, kind, ranks)
             if wrong:
@@ -53,13 +53,13 @@ def run(args):
         box.close()
 
 
-def striped(box):
+def striped(box, *options):
     """Saves over a stripe, with so little staging and so slow a drain that chunks leave memory and come back."""
     stripe = os.path.join(box.top, "stripe")
     os.mkdir(stripe)
     box.config.update(STRIPES=stripe, STAGING="64M", DRAIN_RATE="100M")
     try:
-        r = box.run([victim("saver"), "-s", str(90 << 20), "-n", "2", "-w", "5000001"], timeout=60)
+        r = box.run([victim("saver"), "-s", str(90 << 20), "-n", "2", "-w", "5000001", *options], timeout=60)
         assert r.rc == 0 and "lost" not in r.err, r
         w = box.wait()
         assert w.rc == 0, "fastckpt wait: %r" % w
