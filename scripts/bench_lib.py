@@ -162,10 +162,10 @@ class Bench:
             else:
                 os.remove(path)
 
-    def close(self):
-        """Ends the engines, which would leave by themselves ten seconds later, and removes everything."""
+    def end_engines(self, envs):
+        """They would leave by themselves ten seconds later."""
         pids = []
-        for env in self.engines:
+        for env in envs:
             try:
                 pid = self.status(env)["engine_pid"]
                 if pid > 1:
@@ -176,6 +176,10 @@ class Bench:
         end = time.monotonic() + 5
         while any(os.path.exists(f"/proc/{pid}") for pid in pids) and time.monotonic() < end:
             time.sleep(0.05)
+
+    def close(self):
+        """Ends the engines and removes everything."""
+        self.end_engines(self.engines)
         shutil.rmtree(self.dir, ignore_errors=True)
 
 
