@@ -93,6 +93,7 @@ demo:
 
 bench:
 	@scripts/setup build bench
+	@scripts/setup picture 2>/dev/null || true
 	@$(MAKE) --no-print-directory built $(filter $(B)/victims/bench_% $(B)/victims/rotate,$(VICTIMS))
 	scripts/bench $(B)
 
