@@ -37,7 +37,7 @@ def run(args):
     box = Box(name, ENGINE=binary, io=io, STAGING="128M", BREAK_AT=at)
     try:
         if point.startswith(("item", "stripe", "safe", "end-")):
-            return point, k, striped(box, *(("-f",) if point == "item-unplaced" else ())), os.path.exists(hits[0])
+            return point, k, (cut_off if point == "item-unplaced" else striped)(box), os.path.exists(hits[0])
         for n, (kind, ranks) in enumerate(jobs):
             wrong = job(box, "j%d" % n, kind, ranks)
             if wrong:
@@ -53,13 +53,27 @@ def run(args):
         box.close()
 
 
-def striped(box, *options):
-    """Saves over a stripe, with so little staging and so slow a drain that chunks leave memory and come back."""
+def by_stripe(box):
     stripe = os.path.join(box.top, "stripe")
     os.mkdir(stripe)
     box.config.update(STRIPES=stripe, STAGING="64M", DRAIN_RATE="100M")
+
+
+def cut_off(box):
+    """A file that is truncated while its chunks are on a stripe, which is no way to have it back from then on."""
+    by_stripe(box)
+    ops = ("o:0:wct:644:a", "W:0:90M:1", "t:0:70000001", "W:0:9M:2", "c:0")
+    native, r = box.ops(*ops, cwd=box.native_d, shim=False), box.ops(*ops)
+    if (r.rc, r.out, box.wait().rc) != (0, native.out, 0):
+        return "%r" % r
+    return None if same_bytes(box.native_d + "/a", box.d + "/a") else "other bytes"
+
+
+def striped(box):
+    """Saves over a stripe, with so little staging and so slow a drain that chunks leave memory and come back."""
+    by_stripe(box)
     try:
-        r = box.run([victim("saver"), "-s", str(90 << 20), "-n", "2", "-w", "5000001", *options], timeout=60)
+        r = box.run([victim("saver"), "-s", str(90 << 20), "-n", "2", "-w", "5000001"], timeout=60)
         assert r.rc == 0 and "lost" not in r.err, r
         w = box.wait()
         assert w.rc == 0, "fastckpt wait: %r" % w
