@@ -15,6 +15,7 @@
 #include <ftw.h>
 #include <glob.h>
 #include <sys/mman.h>
+#include <sys/sysmacros.h>
 #include <sys/xattr.h>
 
 static int dir_of(const char *w) {
@@ -102,7 +103,14 @@ static void op_fsave(char **w) { // MODE PATH SIZE SEED: the same by stdio
     }
 }
 
-static void op_cat(char **w) { say_content(w[1]); }
+static void op_cat(char **w) {
+    struct stat st;
+    if (stat(w[1], &st) == 0 && others_write(st.st_dev, st.st_ino)) {
+        say(" = (another is writing it)");
+        return;
+    }
+    say_content(w[1]);
+}
 
 // A temporary file, whose name is chance, that gets a name.
 static void op_mkstemp(char **w) { // DIR NAME SIZE
@@ -142,7 +150,8 @@ static void op_statx(char **w) {
     if (r == 0) {
         say(" %o", x.stx_mode);
         if (!S_ISDIR(x.stx_mode)) {
-            say(" size=%ld", (long)x.stx_size);
+            dev_t dev = makedev(x.stx_dev_major, x.stx_dev_minor);
+            say(" size=%ld", others_write(dev, x.stx_ino) ? 0 : (long)x.stx_size);
         }
     }
 }
