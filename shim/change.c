@@ -273,8 +273,9 @@ static void release_others(const struct target *t) {
     }
 }
 
-// It has to be there; must not be there; likewise, and comes behind nothing; may be there.
-enum role { ROLE_OLD, ROLE_NEW, ROLE_MADE, ROLE_TARGET };
+// It has to be there; likewise, and the kernel finds it first; must not be there; likewise, and comes behind nothing;
+// may be there.
+enum role { ROLE_OLD, ROLE_LINKED, ROLE_NEW, ROLE_MADE, ROLE_TARGET };
 
 // One name of a change that the kernel makes: what is open gets its name first. `*wait`: it comes behind something. 0,
 // -EIO, or the kernel's error where it is known before.
@@ -287,7 +288,7 @@ static int before(int dirfd, const char *path, enum role role, bool *wait) {
     *wait |= names_before_directory(dirfd, path); // a captured file may lie anywhere below a directory that moves
     if (!find(&t, dirfd, path)) {
         enum name_state s = names_state(dirfd, path, false);
-        bool first = role == ROLE_OLD && s == NAME_NONE && path[0] != '\0'; // the kernel looks here first
+        bool first = role == ROLE_LINKED && s == NAME_NONE && path[0] != '\0';
         int way = s == NAME_NO_DIR ? names_way(dirfd, path)
                   : first          ? os_fstatat(dirfd, path, &st, AT_SYMLINK_NOFOLLOW)
                                    : 0;
@@ -298,7 +299,7 @@ static int before(int dirfd, const char *path, enum role role, bool *wait) {
     look_again(&t);
     *wait |= t.word != 0 || (t.matched && role != ROLE_MADE);
     bool gone = names_gone(t.word) || (t.missing && !is_hidden(&t));
-    if (state_of(&t) == NAME_NO_DIR || (role == ROLE_OLD && gone)) {
+    if (state_of(&t) == NAME_NO_DIR || (role <= ROLE_LINKED && gone)) {
         place_close(&t.p);
         return -ENOENT;
     }
@@ -319,7 +320,7 @@ static int two_names(int fromdir, const char *from, int todir, const char *to, e
     bool wait = false;
     struct stat st;
     guard_depth++;
-    int r = before(fromdir, from, ROLE_OLD, &wait);
+    int r = before(fromdir, from, role == ROLE_TARGET ? ROLE_OLD : ROLE_LINKED, &wait);
     r = r < 0 ? r : before(todir, to, role, &wait);
     bool replaces = role == ROLE_TARGET && r == 0 && os_fstatat(todir, to, &st, AT_SYMLINK_NOFOLLOW) == 0;
     r = r == 0 && wait ? wait_then_native(replaces ? WAIT_CHANGE : WAIT_ALL) : r;
@@ -383,6 +384,9 @@ static int rename_one(struct target *from, struct target *to, unsigned flags) {
     }
     if ((from->slash || to->slash) && flags == RENAME_NOREPLACE && will_exist(to)) {
         return -EEXIST; // before what the slash says
+    }
+    if ((flags & RENAME_EXCHANGE) && !will_exist(to)) {
+        return -ENOENT; // likewise
     }
     if (from->slash || to->slash || (flags & ~(unsigned)RENAME_NOREPLACE) != 0) {
         return RENAME_OLD;
@@ -456,7 +460,9 @@ static int find_both(struct target *a, int fromdir, const char *from, struct tar
     }
     if (r == RENAME_FOUND) {
         r = find_parent(b, todir, to);
-        if (r == -ENAMETOOLONG) { // only then is the old name looked at
+        if (r == -ENAMETOOLONG && !has_parent(todir, to)) {
+            r = CHANGE_NATIVE;
+        } else if (r == -ENAMETOOLONG) { // only then is the old name looked at
             look_again(a);
             r = names_gone(a->word) ? -ENOENT : is_hidden(a) ? r : CHANGE_NATIVE;
         }
