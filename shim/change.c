@@ -1,14 +1,11 @@
 // SPDX-License-Identifier: MIT
 //
-// change: see change.h.
+// change: see change.h. Renames are change_rename.c's.
 
-#include "change.h"
+#include "change_inside.h"
 
 #include "../core/os.h"
-#include "capture.h"
-#include "fdtable.h"
 #include "lost.h"
-#include "namecalls.h"
 #include "shared.h"
 
 #include <errno.h>
@@ -19,45 +16,11 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define LOOKS_MAX 8 // a name that is published between our look and the engine's is looked at again
-
-#ifndef STATX_ATTR_MOUNT_ROOT
-#define STATX_ATTR_MOUNT_ROOT 0x2000
-#endif
-#ifndef STATX_MNT_ID
-#define STATX_MNT_ID 0x1000
-#endif
-
-// A name that is about to change.
-struct target {
-    struct place p;
-    uint64_t word;
-    bool matched;   // its order counts
-    bool there;     // the kernel knows it: `x` is what it is
-    bool dropped;   // it was open in this process, and is never published now: something was deleted
-    bool missing;   // it has no such name
-    bool slash;     // written as a directory
-    struct statx x; // of what the kernel has, the last component not followed
-};
-
-static bool is(const struct target *t, mode_t type) {
-    return t->there && (t->x.stx_mode & S_IFMT) == type;
-}
-
-static enum name_state state_of(const struct target *t) {
-    return t->word != 0 ? name_word_state(t->word) : NAME_NONE;
-}
-
-// Its directory does not show it, or shows an older file.
-static bool is_hidden(const struct target *t) {
-    return state_of(t) == NAME_OPEN || state_of(t) == NAME_PENDING;
-}
-
-static int look(int dir, const char *name, int flags, struct statx *x) {
+int change_look(int dir, const char *name, int flags, struct statx *x) {
     return (int)OS_CALL(SYS_statx, dir, name, flags | AT_SYMLINK_NOFOLLOW, STATX_BASIC_STATS | STATX_MNT_ID, x, 0);
 }
 
-static bool is_matched(const struct target *t, int dirfd, const char *path) {
+bool change_matched(const struct target *t, int dirfd, const char *path) {
     const char *patterns = shim.config.paths;
     return policy_match(patterns, dirfd, path) || policy_match_in(patterns, t->p.dir, t->p.name);
 }
@@ -67,23 +30,21 @@ static bool find(struct target *t, int dirfd, const char *path) {
     if (!guard_readable(path) || names_find_place(&t->p, dirfd, path, false, &t->word) != 0) {
         return false;
     }
-    t->matched = is_matched(t, dirfd, path);
+    t->matched = change_matched(t, dirfd, path);
     return true;
 }
 
-static void look_again(struct target *t) {
+void change_look_again(struct target *t) {
     t->word = names_word(&t->p);
-    int r = look(t->p.dir, t->p.name, 0, &t->x);
+    int r = change_look(t->p.dir, t->p.name, 0, &t->x);
     t->there = r == 0;
     t->missing = r == -ENOENT;
 }
 
-// Would the kernel let this process take the name out of its directory, or put one there? False: it is to say so. So it
-// is of one of several names of a file: the others show how many are left.
-static bool may_change(const struct target *t) {
+bool change_allowed(const struct target *t) {
     const uint64_t fixed = STATX_ATTR_IMMUTABLE | STATX_ATTR_APPEND;
     struct statx dir;
-    if (look(t->p.dir, "", AT_EMPTY_PATH, &dir) < 0 || (dir.stx_attributes & fixed) != 0 ||
+    if (change_look(t->p.dir, "", AT_EMPTY_PATH, &dir) < 0 || (dir.stx_attributes & fixed) != 0 ||
         OS_CALL(SYS_faccessat2, t->p.dir, ".", W_OK | X_OK, AT_EACCESS, 0, 0) < 0 ||
         (!shim.config.async_shared && shared_must_wait(t->p.dir))) {
         return false;
@@ -103,12 +64,12 @@ static int wait_then_native(enum wait_scope scope) {
     return r < 0 ? r : CHANGE_NATIVE;
 }
 
-// An inode for the engine to hold. By O_PATH: to close another descriptor would drop the program's locks.
-static int hold(const struct target *t) {
+// By O_PATH: to close another descriptor would drop the program's locks.
+int change_hold(const struct target *t) {
     return t->there ? os_openat(t->p.dir, t->p.name, O_PATH | O_NOFOLLOW | O_CLOEXEC, 0) : -ENOENT;
 }
 
-static int ask(struct msg *q, const int *fds, int n) {
+int change_ask(struct msg *q, const int *fds, int n) {
     int r = client_ask(q, fds, n, NULL, NULL, -1);
     if (r == 0) {
         file_wait_for_pending();
@@ -116,8 +77,7 @@ static int ask(struct msg *q, const int *fds, int n) {
     return r;
 }
 
-// Keeper and engine are gone. What has to be known before anything is deleted is told by the next close or fsync.
-static int alone(void) {
+int change_alone(void) {
     return lost_owed() ? -EIO : CHANGE_NATIVE;
 }
 
@@ -125,7 +85,7 @@ static int alone(void) {
 // device is broken, and nothing is deleted.
 static int refused(int r) {
     bool told = r == -ENOENT || r == -ENOTEMPTY || r == -EAGAIN || r == -EIO;
-    return told ? r : r == -EPIPE ? alone() : wait_then_native(WAIT_CHANGE);
+    return told ? r : r == -EPIPE ? change_alone() : wait_then_native(WAIT_CHANGE);
 }
 
 // ---- Deletion
@@ -145,13 +105,13 @@ static int remove_file(struct target *t) {
         t->dropped = true;
         return -EAGAIN; // and an older file of this name goes in order
     }
-    if (is(t, S_IFDIR) || !may_change(t)) {
+    if (is(t, S_IFDIR) || !change_allowed(t)) {
         return wait_then_native(WAIT_CHANGE);
     }
     struct msg q = {.type = MSG_REMOVE};
     memcpy(q.u.change.name, t->p.name, sizeof q.u.change.name);
-    int fds[2] = {t->p.dir, hold(t)};
-    int r = ask(&q, fds, fds[1] >= 0 ? 2 : 1);
+    int fds[2] = {t->p.dir, change_hold(t)};
+    int r = change_ask(&q, fds, fds[1] >= 0 ? 2 : 1);
     if (fds[1] >= 0) {
         os_close(fds[1]);
     }
@@ -193,7 +153,7 @@ static int remove_dir(struct target *t) {
     if (state_of(t) == NAME_OPEN || state_of(t) == NAME_PENDING) {
         return -ENOTDIR;
     }
-    int dir = is(t, S_IFDIR) ? hold(t) : -ENOTDIR;
+    int dir = is(t, S_IFDIR) ? change_hold(t) : -ENOTDIR;
     if (dir < 0) {
         return CHANGE_NATIVE;
     }
@@ -203,10 +163,10 @@ static int remove_dir(struct target *t) {
         q.u.change.flags = REMOVE_DIR | (absent ? 0 : REMOVE_EMPTY);
         memcpy(q.u.change.name, t->p.name, sizeof q.u.change.name);
         int fds[2] = {t->p.dir, dir};
-        if (!may_change(t)) {
+        if (!change_allowed(t)) {
             r = wait_then_native(WAIT_CHANGE);
         } else {
-            r = ask(&q, fds, 2);
+            r = change_ask(&q, fds, 2);
             r = r < 0 ? refused(r) : q.value == 1 ? CHANGE_NATIVE : CHANGE_DONE;
         }
     }
@@ -214,8 +174,7 @@ static int remove_dir(struct target *t) {
     return r;
 }
 
-// "dir/" is deleted as "dir" is. Copied into `buf`, of PATH_MAX bytes, if it is not used as it is.
-static const char *without_slashes(const char *path, char *buf) {
+const char *change_without_slashes(const char *path, char *buf) {
     size_t n = strnlen(path, PATH_MAX), all = n;
     while (n > 1 && path[n - 1] == '/') {
         n--;
@@ -233,7 +192,7 @@ int change_remove(int dirfd, const char *path, int flags) {
     int r = -EAGAIN;
     char buf[PATH_MAX];
     if ((flags & AT_REMOVEDIR) && guard_readable(path)) {
-        path = without_slashes(path, buf);
+        path = change_without_slashes(path, buf);
     }
     guard_depth++;
     if (!find(&t, dirfd, path)) {
@@ -241,8 +200,8 @@ int change_remove(int dirfd, const char *path, int flags) {
         r = s == NAME_NO_DIR ? names_way(dirfd, path) : s == NAME_NOT_DIR ? -ENOTDIR : CHANGE_NATIVE;
         r = s == NAME_NO_DIR && r == 0 ? wait_then_native(WAIT_CHANGE) : r;
     } else {
-        for (int i = 0; i < LOOKS_MAX && r == -EAGAIN; i++) {
-            look_again(&t);
+        for (int i = 0; i < CHANGE_LOOKS && r == -EAGAIN; i++) {
+            change_look_again(&t);
             r = flags & AT_REMOVEDIR ? remove_dir(&t) : remove_file(&t);
             r = r == -ENOENT && t.dropped ? CHANGE_DONE : r;
         }
@@ -296,7 +255,7 @@ static int before(int dirfd, const char *path, enum role role, bool *wait) {
         return s != NAME_NOT_DIR ? way : role == ROLE_NEW || role == ROLE_MADE ? names_way_new(dirfd, path) : -ENOTDIR;
     }
     int r = 0;
-    look_again(&t);
+    change_look_again(&t);
     *wait |= t.word != 0 || (t.matched && role != ROLE_MADE);
     bool gone = names_gone(t.word) || (t.missing && !is_hidden(&t));
     if (state_of(&t) == NAME_NO_DIR || (role <= ROLE_LINKED && gone)) {
@@ -332,6 +291,10 @@ int change_link(int fromdir, const char *from, int todir, const char *to) {
     return two_names(fromdir, from, todir, to, ROLE_NEW);
 }
 
+int change_rename_late(int fromdir, const char *from, int todir, const char *to) {
+    return two_names(fromdir, from, todir, to, ROLE_TARGET);
+}
+
 int change_new(int dirfd, const char *path, bool ordered) {
     bool wait = false;
     guard_depth++;
@@ -339,162 +302,4 @@ int change_new(int dirfd, const char *path, bool ordered) {
     r = r == 0 && wait ? wait_then_native(WAIT_ALL) : r;
     guard_depth--;
     return r;
-}
-
-// ---- Rename
-
-// No errno. OLD: the way of links. DOTS: the last component is "." or "..", or there is none.
-enum { RENAME_OLD = -EAGAIN - 1000, RENAME_FOUND, RENAME_DOTS };
-
-// What a name will be once all that is queued has happened.
-static bool will_exist(const struct target *t) {
-    return is_hidden(t) || (!names_gone(t->word) && t->there);
-}
-
-static bool one_mount(const struct target *a, const struct target *b) {
-    struct statx x, y;
-    return a->p.dev == b->p.dev && look(a->p.dir, "", AT_EMPTY_PATH, &x) == 0 &&
-           look(b->p.dir, "", AT_EMPTY_PATH, &y) == 0 && (x.stx_mask & STATX_MNT_ID) && x.stx_mnt_id == y.stx_mnt_id;
-}
-
-// Is it a change of regular files that can be foretold? A close is not answered: what the table has as open may be
-// closed. The engine knows when the turn has come.
-static bool foretold(const struct target *from, const struct target *to, unsigned flags) {
-    bool hidden = is_hidden(from), over = will_exist(to) && !is_hidden(to);
-    bool same = from->p.ino == to->p.ino && from->p.dev == to->p.dev && strcmp(from->p.name, to->p.name) == 0;
-    bool open = (hidden && names_own(from->word) != NULL) || (is_hidden(to) && names_own(to->word) != NULL);
-    bool links = (hidden && over && to->x.stx_nlink > 1) || (!hidden && is_hidden(to) && from->x.stx_nlink > 1);
-    if (same || open || links || (flags != 0 && will_exist(to)) || (!hidden && !is(from, S_IFREG)) ||
-        (over && !is(to, S_IFREG))) { // a symlink that is replaced: paths lead through it until then
-        return false;
-    }
-    return one_mount(from, to) && may_change(from) && may_change(to);
-}
-
-static int rename_one(struct target *from, struct target *to, unsigned flags) {
-    if (from->p.dev != to->p.dev) {
-        return CHANGE_NATIVE; // EXDEV, whatever the names are
-    }
-    if (names_gone(from->word) || state_of(to) == NAME_NO_DIR) {
-        return -ENOENT;
-    }
-    bool native = state_of(from) == NAME_NONE || state_of(from) == NAME_FOLLOWED;
-    if (native && !from->there) {
-        return CHANGE_NATIVE; // the kernel says what is missing
-    }
-    if ((from->slash || to->slash) && flags == RENAME_NOREPLACE && will_exist(to)) {
-        return -EEXIST; // before what the slash says
-    }
-    if ((flags & RENAME_EXCHANGE) && !will_exist(to)) {
-        return -ENOENT; // likewise
-    }
-    if (from->slash || to->slash || (flags & ~(unsigned)RENAME_NOREPLACE) != 0) {
-        return RENAME_OLD;
-    }
-    if (from->word == 0 && to->word == 0 && !from->matched && !to->matched && !is(from, S_IFDIR)) {
-        return CHANGE_NATIVE;
-    }
-    bool native_to = state_of(to) == NAME_NONE || state_of(to) == NAME_FOLLOWED;
-    if (native && native_to && flags == 0 && from->there && to->there && from->x.stx_ino == to->x.stx_ino &&
-        from->p.dev == to->p.dev) {
-        return CHANGE_DONE; // two names of one file: nothing happens
-    }
-    if (!foretold(from, to, flags)) {
-        return RENAME_OLD;
-    }
-    struct msg q = {.type = MSG_RENAME};
-    memcpy(q.u.change.name, from->p.name, sizeof q.u.change.name);
-    memcpy(q.u.change.to, to->p.name, sizeof q.u.change.to);
-    int fds[3] = {from->p.dir, to->p.dir, hold(from)};
-    int r = ask(&q, fds, fds[2] >= 0 ? 3 : 2);
-    if (fds[2] >= 0) {
-        os_close(fds[2]);
-    }
-    if (r == 0) {
-        lost_note_renamed(q.file, q.slot, from->p.dir, from->p.name);
-        if (from->word == 0 && !from->matched) {
-            atomic_fetch_add(&file_report.files_followed, 1); // it is synced before it has the name
-        }
-    }
-    bool told = r == -ENOENT || r == -EAGAIN || r == -EIO;
-    return r == 0 ? CHANGE_DONE : told ? r : r == -EPIPE ? alone() : RENAME_OLD;
-}
-
-// RENAME_FOUND: closed by place_close. CHANGE_NATIVE: the kernel refuses it. RENAME_DOTS, -ENAMETOOLONG: likewise, for
-// the last component. -ENOENT, -ENOTDIR: what it would say of the others.
-static int find_parent(struct target *t, int dirfd, const char *path) {
-    if (!guard_readable(path)) {
-        return CHANGE_NATIVE;
-    }
-    char buf[PATH_MAX];
-    const char *plain = without_slashes(path, buf);
-    t->slash = plain != path;
-    int r = names_find_place(&t->p, dirfd, plain, false, &t->word);
-    if (r == 0) {
-        t->matched = is_matched(t, dirfd, plain);
-        return RENAME_FOUND;
-    }
-    return r == PLACE_GONE    ? -ENOENT
-         : r == PLACE_NOT_DIR ? -ENOTDIR
-         : r == -EISDIR       ? RENAME_DOTS
-         : r == -ENAMETOOLONG ? r
-                              : CHANGE_NATIVE;
-}
-
-// Does the kernel find the directory that the last component is in, which is dots or too long?
-static bool has_parent(int dirfd, const char *path) {
-    struct stat st;
-    int r = os_fstatat(dirfd, path, &st, AT_SYMLINK_NOFOLLOW);
-    return r == 0 || (r == -ENAMETOOLONG && strnlen(path, PATH_MAX) < PATH_MAX);
-}
-
-// The kernel finds both directories before it looks at either last component. Returns as find_parent.
-static int find_both(struct target *a, int fromdir, const char *from, struct target *b, int todir, const char *to) {
-    int r = find_parent(a, fromdir, from);
-    if (r == RENAME_DOTS || r == -ENAMETOOLONG) {
-        r = has_parent(fromdir, from) ? find_parent(b, todir, to) : CHANGE_NATIVE;
-        if (r == RENAME_FOUND) {
-            place_close(&b->p);
-        }
-        return r == -ENOENT || r == -ENOTDIR ? r : CHANGE_NATIVE;
-    }
-    if (r == RENAME_FOUND) {
-        r = find_parent(b, todir, to);
-        if (r == -ENAMETOOLONG && !has_parent(todir, to)) {
-            r = CHANGE_NATIVE;
-        } else if (r == -ENAMETOOLONG) { // only then is the old name looked at
-            look_again(a);
-            r = names_gone(a->word) ? -ENOENT : is_hidden(a) ? r : CHANGE_NATIVE;
-        }
-        if (r != RENAME_FOUND) {
-            place_close(&a->p);
-        }
-    }
-    return r == RENAME_DOTS ? CHANGE_NATIVE : r;
-}
-
-static bool refused_flags(unsigned flags) {
-    const unsigned known = RENAME_NOREPLACE | RENAME_EXCHANGE | RENAME_WHITEOUT;
-    return (flags & ~known) != 0 || ((flags & RENAME_EXCHANGE) && (flags & (RENAME_NOREPLACE | RENAME_WHITEOUT)));
-}
-
-int change_rename(int fromdir, const char *from, int todir, const char *to, unsigned flags) {
-    struct target a, b;
-    if (refused_flags(flags)) {
-        return CHANGE_NATIVE;
-    }
-    guard_depth++;
-    int r = find_both(&a, fromdir, from, &b, todir, to);
-    if (r == RENAME_FOUND) {
-        r = -EAGAIN;
-        for (int i = 0; i < LOOKS_MAX && r == -EAGAIN; i++) {
-            look_again(&a);
-            look_again(&b);
-            r = rename_one(&a, &b, flags);
-        }
-        place_close(&b.p);
-        place_close(&a.p);
-    }
-    guard_depth--;
-    return r == RENAME_OLD || r == -EAGAIN ? two_names(fromdir, from, todir, to, ROLE_TARGET) : r;
 }
