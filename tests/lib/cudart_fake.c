@@ -7,7 +7,6 @@
 //   -DTRACER     it stands before the runtime (LD_PRELOAD), and adds 1000 to what that says
 //   -DPROGRAM    a program that says what its call returns, or that there is no such function
 
-#define _GNU_SOURCE
 #include <dlfcn.h>
 #include <signal.h>
 #include <stddef.h>

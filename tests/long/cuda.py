@@ -3,10 +3,10 @@
 # run-as: root
 # timeout: 1200
 #
-# Proves that the tests of copies from a device can see, and that PyTorch's other ways to save are the same, too. How:
-# libraries of FASTCKPT_BREAK=10 to 13 (a slice is not waited for, captures are not seen, the thread's capture mode
-# stays, a reset is not noticed) must fail the cases made for it; tests/system/cuda_torch.py with all of its kinds.
-# Cannot see a real device.
+# Proves that the tests of copies from a device can see, that PyTorch's other ways to save are the same, too, and more
+# of what tests/system/cuda.py does, with copies that take their time. How: libraries of FASTCKPT_BREAK=10 to 13 (a
+# slice is not waited for, captures are not seen, the thread's capture mode stays, a reset is not noticed) must fail the
+# cases made for it; tests/system/cuda_torch.py with all of its kinds; many seeds. Cannot see a real device.
 
 import os
 import sys
@@ -43,6 +43,9 @@ def gpu_check():
 CANARIES = ((10, "order"), (11, "capture"), (12, "elsewhere"), (13, "reset"))
 CASES = [("canary-%d" % n, canary(n, name)) for n, name in CANARIES]
 CASES += cuda_torch.ALL + [("gpu-check", gpu_check)]
+CASES += [("random", cuda.random(*range(100, 300))), ("random-paced", cuda.random(*range(300, 340), scale=1))]
+CASES += [("paced-" + name, lambda name=name: cuda.both([victim("cuda_copy"), name], env={"SIMCUDA_SCALE": "1"}))
+          for name in ("sizes", "order", "threads", "elsewhere")]
 
 
 if __name__ == "__main__":

@@ -169,6 +169,18 @@ def not_registered():
     assert copies(r)[0] == 0 and not [c for c in r.trace if c.name == "cudaHostRegister"], r
 
 
+def random(*seeds, scale=0):
+    """Copies of all kinds between places of all kinds, devices, captures and errors, as the seed says."""
+    def run():
+        total = 0
+        for seed in seeds:
+            n, r = both([victim("cuda_random"), str(seed)], env={"SIMCUDA_SCALE": str(scale)})
+            assert n.rc == 0 and "all:" in n.out, n
+            total += copies(r)[0]
+        assert total > 20 * len(seeds), "seeds %s: %s MiB through pinned memory" % (seeds, total)
+    return run
+
+
 CASES = [
     ("sizes", case_of("sizes", mib=263.8)),
     ("sizes-per-thread", case_of("sizes", mib=263.8, program=per_thread)),
@@ -182,6 +194,7 @@ CASES = [
     ("devices", case_of("devices", mib=27)),
     ("reset", case_of("reset", mib=27)),
     ("threads", lambda: both([victim("cuda_copy"), "threads"])),
+    ("random", random(1, 2, 3)),
     ("untouched", untouched),
     ("off", off),
     ("values", values),
