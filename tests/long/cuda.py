@@ -1,7 +1,7 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: MIT
 # run-as: root
-# timeout: 1200
+# timeout: 1800
 #
 # Proves that the tests of copies from a device can see, that PyTorch's other ways to save are the same, too, and more
 # of what tests/system/cuda.py does, with copies that take their time. How: libraries of FASTCKPT_BREAK=10 to 13 (a

@@ -169,6 +169,14 @@ def not_registered():
     assert copies(r)[0] == 0 and not [c for c in r.trace if c.name == "cudaHostRegister"], r
 
 
+def foreign():
+    """A stream that is not of the device's own context: off from there on, and one line."""
+    n, r = both([victim("cuda_copy"), "foreign"], quiet=False)
+    lines = [m for m in r.messages() if not COPIES.search(m)]
+    assert lines == ["fastckpt: copies from CUDA devices are left to the CUDA runtime from here on: "
+                     "a stream of another context: error 400"] and copies(r)[0] == 0, r.err
+
+
 def random(*seeds, scale=0):
     """Copies of all kinds between places of all kinds, devices, captures and errors, as the seed says."""
     def run():
@@ -192,6 +200,7 @@ CASES = [
     ("capture-per-thread", case_of("capture", mib=9, program=per_thread)),
     ("elsewhere", case_of("elsewhere", mib=27)),
     ("devices", case_of("devices", mib=27)),
+    ("foreign", foreign),
     ("reset", case_of("reset", mib=27)),
     ("threads", lambda: both([victim("cuda_copy"), "threads"])),
     ("random", random(1, 2, 3)),

@@ -242,6 +242,20 @@ static void two_devices(void) {
     free(buf);
 }
 
+// On a stream of the other device: the runtime does that.
+static void foreign(void) {
+    unsigned char *buf = calloc(1, LARGE);
+    cudaStream_t s;
+    MUST(cudaSetDevice(1));
+    MUST(cudaStreamCreate(&s));
+    MUST(cudaSetDevice(0));
+    for (int i = 0; i < 2; i++) {
+        cudaError_t e = cudaMemcpyAsync(buf, device, LARGE, cudaMemcpyDeviceToHost, i == 0 ? s : NULL);
+        printf("on a stream of device %d: %d, last %d, %016lx\n", i == 0, e, cudaGetLastError(), sum(buf, LARGE));
+    }
+    free(buf);
+}
+
 static void *many(void *arg) {
     unsigned seed = (unsigned)(uintptr_t)arg;
     size_t wrong = 0;
@@ -403,6 +417,7 @@ static const struct {
     {"threads", threads}, {"fork", forked},     {"reset", reset},
     {"end", at_end},      {"small", small},     {"rate", rate},
     {"cost", cost},       {"gone", gone},
+    {"foreign", foreign},
 };
 
 int main(int argc, char **argv) {
