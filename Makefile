@@ -139,7 +139,7 @@ $(B)/unit/%: tests/unit/%.c $(B)/core.a $(B)/flags
 
 # On the simulated disk, which takes the place of io.
 SIMDISK := $(patsubst %,$(B)/obj/tests/lib/%.o,simdisk simdisk_io simdisk_cut)
-$(B)/unit/test_crash: tests/unit/test_crash.c $(SIMDISK) $(B)/core.a $(B)/flags
+$(B)/unit/test_crash $(B)/unit/test_crash_stripes: $(B)/unit/%: tests/unit/%.c $(SIMDISK) $(B)/core.a $(B)/flags
 	@mkdir -p $(@D)
 	$(CC) $(FLAGS) $(SAN) -MF $@.d $< $(SIMDISK) $(B)/core.a $(DEFLATE) -lcriterion -pthread -o $@
 

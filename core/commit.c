@@ -339,6 +339,17 @@ static void publish_done(struct io_job *job) {
     }
 }
 
+/** Would a file without a record take the name of one whose record has not ended? A recovery would not know it. */
+static bool hides_recorded(const struct commit *c, const struct file_slot *f) {
+    for (unsigned i = 0; i < c->n_batch && (f->safe == SAFE_NO || f->unsafe); i++) {
+        const struct file_slot *b = slot_file(c, c->batch[i]);
+        if (b->safe != SAFE_NO && b->dir_ino == f->dir_ino && b->dir_dev == f->dir_dev && !strcmp(b->name, f->name)) {
+            return true;
+        }
+    }
+    return false;
+}
+
 static void publish_start(struct commit *c) {
     if (c->publishing || c->held || c->n_queue == 0) {
         return;
@@ -351,7 +362,7 @@ static void publish_start(struct commit *c) {
         unsigned slot = c->queue[i];
         struct file_slot *f = slot_file(c, slot);
         bool recorded = f->safe != SAFE_MAKING && !(f->kind != SLOT_FILE && any_safe);
-        if (!is_ready(c, slot) || !recorded || c->run[slot].syncing ||
+        if (!is_ready(c, slot) || !recorded || c->run[slot].syncing || hides_recorded(c, f) ||
             retry_early(&c->run[slot].retry, &c->wake_ns)) {
             break;
         }

@@ -67,6 +67,10 @@ static int sync_unreadable(int dirfd) {
     return ret;
 }
 
+static int call_stat_name(int dirfd, const char *name, struct stat *s) {
+    return os_fstatat(dirfd, name, s, AT_SYMLINK_NOFOLLOW);
+}
+
 static int call_sync_dir(int dirfd) {
     int fd = os_openat(dirfd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0);
     if (fd == -EACCES) {
@@ -126,7 +130,7 @@ static int call_close(int fd) {
         .pwrite_all = os_pwrite_all, .fsync = os_fsync, .write_out = call_write_out, .fallocate = os_fallocate,        \
         .ftruncate = os_ftruncate, .futimens = call_futimens, .link_fd = call_link_fd, .linkat = call_linkat,          \
         .renameat = call_renameat, .unlinkat = call_unlinkat, .sync_dir = call_sync_dir,                               \
-        .sync_names = call_sync_names, .close = call_close,                                                            \
+        .sync_names = call_sync_names, .close = call_close, .stat_name = call_stat_name,                               \
     }
 
 const struct io_calls io_calls_kernel = IO_CALLS_KERNEL;

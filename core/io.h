@@ -14,6 +14,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/stat.h>
 #include <sys/types.h>
 #include <time.h>
 
@@ -33,6 +34,7 @@ struct io_calls {
     int (*sync_dir)(int dirfd);                              // dirfd may be O_PATH
     int (*sync_names)(int dirfd); // what the program has renamed by itself, where an fsync may overtake it (btrfs)
     int (*close)(int fd);
+    int (*stat_name)(int dirfd, const char *name, struct stat *s); // of what has the name: no link is followed
 };
 extern struct io_calls io_calls; // the table in use
 extern const struct io_calls io_calls_kernel;

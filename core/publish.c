@@ -348,6 +348,7 @@ unsigned publish_names(struct state *st, const uint32_t *slots, unsigned n, int 
             note_mtime(&times, f);
         }
         sync_before_change(f, &synced_dev);
+        *(volatile uint32_t *)&f->tried = 1;
         BREAK_POINT("publish-begin");
         result[i] = change ? change_one(st, f) : name_one(st, f, &new_name);
         BREAK_POINT("publish-named");

@@ -142,18 +142,28 @@ bool recover_leaves(const struct group *g, unsigned k, uint64_t dir_ino, const c
     return to && now->ino && recover_is_inode(g, now->ino, p->change->what.ino);
 }
 
+static bool is_same(const struct log_identity *a, const struct log_identity *b) {
+    return a->ino == b->ino && a->size == b->size && a->ctime_s == b->ctime_s && a->ctime_ns == b->ctime_ns;
+}
+
+/** What was under the name when `p` was recorded, which gives it to something; NULL: it does not. */
+static const struct log_identity *names_it(const struct pending *p, uint64_t dir_ino, const char *name) {
+    if (p->safe) {
+        return p->dir_ino == dir_ino && strcmp(p->name, name) == 0 ? &p->safe->replaced : NULL;
+    }
+    bool to = p->change->kind == SLOT_RENAME && p->to_ino == dir_ino && strcmp(p->to, name) == 0;
+    return to ? &p->change->over : NULL;
+}
+
 bool recover_as_recorded(const struct group *g, unsigned i, uint64_t dir_ino, const char *name,
                          const struct log_identity *recorded, const struct log_identity *now) {
-    const struct log_identity *r = recorded;
-    if (now->ino == r->ino && now->size == r->size && now->ctime_s == r->ctime_s && now->ctime_ns == r->ctime_ns) {
-        return true;
+    bool as_is = is_same(recorded, now);
+    for (unsigned k = 0; k < i && !as_is; k++) {
+        const struct pending *p = &g->pending[k];
+        const struct log_identity *before = names_it(p, dir_ino, name);
+        as_is = recover_leaves(g, k, dir_ino, name, now) || (before && !p->ended && is_same(before, now));
     }
-    for (unsigned k = 0; k < i; k++) {
-        if (recover_leaves(g, k, dir_ino, name, now)) {
-            return true;
-        }
-    }
-    return false;
+    return as_is;
 }
 
 /** Is it there already, or was it there, and is a later one there now? */

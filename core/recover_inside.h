@@ -47,8 +47,9 @@ int recover_note(struct group *g, enum log_type type, uint64_t id, uint64_t ino)
 int recover_dir(const char *path, uint64_t ino);
 /** Is the inode under a name the one that has number `ino` in the log, or what a recovery has made of that? */
 bool recover_is_inode(const struct group *g, uint64_t now, uint64_t ino);
-/** Is what is under the name what was there when record `i` was made, or what an earlier record leaves there? (Not by
- *  device: its number changes with a reboot.) */
+/** Is what is under the name what was there when record `i` was made, or what an earlier record leaves there, or found
+ *  there, if its end is not known: then what it made of the name may have been lost? (Not by device: its number changes
+ *  with a reboot.) */
 bool recover_as_recorded(const struct group *g, unsigned i, uint64_t dir_ino, const char *name,
                          const struct log_identity *recorded, const struct log_identity *now);
 /** Does record `k` leave `now` under the name? */

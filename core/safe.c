@@ -187,11 +187,14 @@ static enum safe_state can_become(const struct safe *s, unsigned slot) {
     if (f->state != FILE_CLOSED || recorded || f->unsafe || f->error || f->dropped || r->publishing) {
         return SAFE_NO;
     }
+    if (f->kind == SLOT_FILE && (f->flags & OPEN_FOLLOWED || f->linked)) {
+        return synced ? SAFE_AS_IS : SAFE_NO;
+    }
+    if (f->tried) { // by an engine that died, or in vain: a record cannot say what a crash would leave under the name
+        return SAFE_NO;
+    }
     if (f->kind != SLOT_FILE) { // what is renamed may be no captured file: it is synced first
         return synced || f->kind != SLOT_RENAME || f->base_id ? SAFE_YES : SAFE_NO;
-    }
-    if (f->flags & OPEN_FOLLOWED || f->linked) {
-        return synced ? SAFE_AS_IS : SAFE_NO;
     }
     // Captured, and nothing of it is beyond what its chunks and its inode say. That it is being synced is no matter:
     // the target may be slow.
@@ -398,6 +401,7 @@ void safe_start(struct safe *s, struct pair *p, struct io *io, struct drain *d, 
     if (!s->on) {
         return;
     }
+    pthread_mutex_init(&log_lock, NULL); // in a test an engine may have died with it
     c->on_named = on_named;
     if (p->st->generation == 1) {
         give_up(p->st, begin_logs(p->st));

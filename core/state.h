@@ -102,6 +102,7 @@ struct file_slot {
     uint64_t synced;           // ... done up to this number
     uint32_t linked;           // the name points to this inode
     uint32_t done;             // link and directory are durable
+    uint32_t tried;            // its turn has come once: what is under its name may not be durable
     uint32_t temporary;        // it may have a hidden name, between the two steps of a replacement
     uint32_t dropped;          // the name was deleted: never published, nor written any more
     uint32_t unnamed;          // likewise by another process, while its own goes on writing

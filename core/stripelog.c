@@ -4,6 +4,7 @@
 
 #include "stripelog.h"
 
+#include "io.h"
 #include "os.h"
 
 #include <errno.h>
@@ -97,7 +98,7 @@ uint32_t stripelog_crc(const char *chunk, const struct extent *e, uint32_t n) {
 void stripelog_identity(int dirfd, const char *name, struct log_identity *id) {
     struct stat s;
     *id = (struct log_identity){0};
-    if (os_fstatat(dirfd, name, &s, AT_SYMLINK_NOFOLLOW) == 0) {
+    if (io_calls.stat_name(dirfd, name, &s) == 0) {
         *id = (struct log_identity){s.st_dev, s.st_ino, (uint64_t)s.st_size, s.st_ctim.tv_sec, s.st_ctim.tv_nsec};
     }
 }

@@ -70,6 +70,7 @@ bool sim_next(void) {
 void sim_reset(enum sim_order order, uint64_t seed) {
     for (unsigned i = 0; i < sim.n_inodes; i++) {
         close(sim.inode[i].fd);
+        sim_forget_undo(&sim.inode[i], 0);
     }
     memset(&sim, 0, sizeof sim);
     sim.order = order;
@@ -93,6 +94,7 @@ unsigned sim_inode_of(int fd) {
     // Kept open: no other file gets its number.
     *x = (struct sim_inode){.fd = open(path, O_RDWR), .ino = s.st_ino, .dev = s.st_dev};
     cr_assert_geq(x->fd, 0, "%s: %s", path, strerror(errno));
+    sim_name_alive(sim.n_inodes);
     return sim.n_inodes++;
 }
 
@@ -137,6 +139,9 @@ static void note(struct sim_inode *x, struct sim_change change) {
 
 static void note_size(struct sim_inode *x) {
     struct stat s;
+    if (x->plain) {
+        return;
+    }
     cr_assert_eq(fstat(x->fd, &s), 0);
     if ((uint64_t)s.st_size != x->size_now) {
         x->size_now = (uint64_t)s.st_size;
@@ -146,6 +151,9 @@ static void note_size(struct sim_inode *x) {
 
 /** After a write: the blocks it touched, as they are now. */
 static void note_blocks(struct sim_inode *x, off_t off, size_t len) {
+    if (x->plain) {
+        return;
+    }
     for (unsigned b = (unsigned)(off / SIM_BLOCK); b <= (off + (off_t)len - 1) / SIM_BLOCK; b++) {
         char buf[SIM_BLOCK] = {0};
         cr_assert_geq(pread(x->fd, buf, sizeof buf, (off_t)b * SIM_BLOCK), 0);
@@ -198,6 +206,7 @@ static struct sim_op name_op(enum sim_kind kind, int dirfd, const char *name, un
 static void ghost_run(unsigned i) {
     struct sim_ghost g = sim.ghost[i];
     sim.ghost[i] = sim.ghost[--sim.n_ghosts];
+    sim_note_undo(&sim.inode[g.inode], g.off, g.len);
     cr_assert_eq(pwrite(sim.inode[g.inode].fd, g.buf, g.len, g.off), (ssize_t)g.len);
     note_blocks(&sim.inode[g.inode], g.off, g.len);
 }
@@ -263,6 +272,7 @@ static int d_pwrite_all(int fd, const void *buf, size_t len, off_t off) {
     bool fails = sim_failing(x->dev);
     len = fails ? len / 2 : len; // some of it has arrived
     if (len) {
+        sim_note_undo(x, off, len);
         cr_assert_eq(pwrite(x->fd, buf, len, off), (ssize_t)len);
         note_blocks(x, off, len);
     }
@@ -273,6 +283,7 @@ static int d_pwrite_all(int fd, const void *buf, size_t len, off_t off) {
 /** All changes of it, or those that were written out before the operation on names number `at`. */
 static void make_durable(struct sim_inode *x, uint64_t at) {
     unsigned kept = 0;
+    sim_forget_undo(x, at);
     for (unsigned i = 0; i < x->n_changes; i++) {
         struct sim_change c = x->change[i];
         if (c.lost || (at > 0 && !(c.out && c.out_at < at))) {
@@ -307,6 +318,10 @@ static int sync_inode(int fd, bool durable) {
             c->out_at = sim.ops;
         }
     }
+    for (unsigned i = 0; i < x->n_undo && !durable && sim.order == SIM_JOURNAL; i++) {
+        x->undo[i].out_at = x->undo[i].out ? x->undo[i].out_at : sim.ops;
+        x->undo[i].out = true;
+    }
     x->errors += fails;
     if (durable && !fails) {
         make_durable(x, 0);
@@ -331,7 +346,7 @@ static int d_fallocate(int fd, int mode, off_t off, off_t len) {
     if (sim_failing(sim.inode[i].dev)) {
         return failed();
     }
-    int ret = os_fallocate(fd, mode, off, len);
+    int ret = sim.inode[i].plain ? os_ftruncate(fd, off + len) : os_fallocate(fd, mode, off, len); // not in memory
     note_size(&sim.inode[i]);
     step();
     return ret;
@@ -434,6 +449,13 @@ static int d_sync_names(int dirfd) {
     return 0;
 }
 
+/** Times that a sudden death does not change: what is linked again has the same ones. */
+static int d_stat_name(int dirfd, const char *name, struct stat *s) {
+    int r = os_fstatat(dirfd, name, s, AT_SYMLINK_NOFOLLOW);
+    s->st_ctim = (struct timespec){.tv_sec = 1};
+    return r;
+}
+
 static int d_close(int fd) {
     return os_close(fd);
 }
@@ -443,7 +465,7 @@ static int d_close(int fd) {
         .pwrite_all = d_pwrite_all, .fsync = d_fsync, .write_out = d_write_out, .fallocate = d_fallocate,              \
         .ftruncate = d_ftruncate, .futimens = d_futimens, .link_fd = d_link_fd, .linkat = d_linkat,                    \
         .renameat = d_renameat, .unlinkat = d_unlinkat, .sync_dir = d_sync_dir, .sync_names = d_sync_names,            \
-        .close = d_close,                                                                                              \
+        .close = d_close, .stat_name = d_stat_name,                                                                    \
     }
 struct io_calls io_calls = SIM_CALLS;
 
@@ -459,6 +481,7 @@ bool io_keeps_order(int fd, uint64_t dev) {
 
 void sim_program_write(int fd, const void *buf, size_t len, off_t off) {
     struct sim_inode *x = &sim.inode[sim_inode_of(fd)];
+    sim_note_undo(x, off, (size_t)len);
     cr_assert_eq(pwrite(fd, buf, len, off), (ssize_t)len);
     note_blocks(x, off, len);
 }

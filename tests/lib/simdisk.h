@@ -51,6 +51,7 @@ void sim_expect(int fd, unsigned id, uint64_t size, const unsigned *blocks, unsi
 /** What is there now was there long before: it is durable. */
 void sim_all_durable(void);
 unsigned sim_id(int fd); // what sim_expect said
+unsigned sim_known_id(int fd); // the same, and 0 of an inode that nobody has told of
 int sim_open(unsigned id); // a descriptor of the inode of which sim_expect said `id`
 uint64_t sim_hash(const void *block);
 /** What the program does itself, natively. */
@@ -72,6 +73,12 @@ void sim_settle_ghosts(void);
 /** Calls `check` for what may be left after a power cut now: for all orders of names where these are few, else for some
  *  by chance; each with the unsynced bytes gone, there, and in part there. */
 void sim_power_cut(void (*check)(const struct sim_entry *entries, unsigned n));
+/** From here on a power cut can be made real (sim_cut_now): every inode keeps a name in one of the `n` directories. */
+void sim_keep_alive(const int *dirs, unsigned n);
+/** A file of a stripe: only what an undone write does is modelled. */
+void sim_plain(int fd);
+/** The power cut: files and directories become what is left by one of the ways, which chance names. */
+void sim_cut_now(const int *dirfds); // of the directories, by number
 /** What the running system sees. */
 unsigned sim_now(struct sim_entry entries[SIM_NAMES]);
 

@@ -6,7 +6,13 @@
 #include "simdisk_inside.h"
 
 #include <criterion/criterion.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #define WAYS_MOST 24 // ways of cutting the groups looked at in one power cut
 
@@ -146,6 +152,133 @@ void sim_power_cut(void (*check)(const struct sim_entry *entries, unsigned n)) {
         }
         cut_at(keep, check);
     }
+}
+
+// ---- A cut that is made
+
+void sim_forget_undo(struct sim_inode *x, uint64_t at) {
+    unsigned kept = 0;
+    for (unsigned i = 0; i < x->n_undo; i++) {
+        const struct sim_undo u = x->undo[i];
+        if (at > 0 && !(u.out && u.out_at < at)) {
+            x->undo[kept++] = u;
+        } else {
+            free(u.old);
+        }
+    }
+    x->n_undo = kept;
+}
+
+unsigned sim_known_id(int fd) {
+    struct stat s;
+    cr_assert_eq(fstat(fd, &s), 0);
+    for (unsigned i = 0; i < sim.n_inodes; i++) {
+        if (sim.inode[i].ino == s.st_ino && sim.inode[i].dev == s.st_dev) {
+            return sim.inode[i].id;
+        }
+    }
+    return 0;
+}
+
+void sim_note_undo(struct sim_inode *x, off_t off, size_t len) {
+    struct stat s;
+    if (!sim.real_cut) {
+        return;
+    }
+    cr_assert_lt(x->n_undo, SIM_UNDO);
+    struct sim_undo *u = &x->undo[x->n_undo++];
+    cr_assert_eq(fstat(x->fd, &s), 0);
+    *u = (struct sim_undo){.off = off, .len = len, .size = s.st_size, .old = malloc(len + 1)};
+    ssize_t n = pread(x->fd, u->old, len, off);
+    u->had = n > 0 ? (size_t)n : 0;
+}
+
+void sim_keep_alive(const int *dirs, unsigned n) {
+    sim.real_cut = true;
+    sim.n_alive = n;
+    memcpy(sim.alive, dirs, n * sizeof *dirs);
+}
+
+void sim_name_alive(unsigned inode) {
+    struct stat s;
+    char path[64], name[32];
+    snprintf(path, sizeof path, "/proc/self/fd/%d", sim.inode[inode].fd);
+    snprintf(name, sizeof name, "%u", inode);
+    for (unsigned i = 0; i < sim.n_alive; i++) {
+        if (fstat(sim.alive[i], &s) == 0 && s.st_dev == sim.inode[inode].dev) {
+            cr_assert_eq(linkat(AT_FDCWD, path, sim.alive[i], name, AT_SYMLINK_FOLLOW), 0, "%s", strerror(errno));
+            return;
+        }
+    }
+}
+
+void sim_plain(int fd) {
+    unsigned n = sim.n_alive;
+    sim.n_alive = 0; // it keeps its name
+    sim.inode[sim_inode_of(fd)].plain = true;
+    sim.n_alive = n;
+}
+
+/** Of the writes that are not synced some are there, some are not, some are torn. */
+static void undo_some(struct sim_inode *x, uint64_t reached) {
+    enum fate fate = (enum fate)sim_random(3);
+    uint64_t size = x->size_durable;
+    for (unsigned i = 0; i < x->n_changes; i++) {
+        const struct sim_change *ch = &x->change[i];
+        size = ch->is_size && ch->out && !ch->lost && ch->out_at < reached ? ch->value : size;
+    }
+    for (unsigned i = x->n_undo; i-- > 0;) {
+        const struct sim_undo *u = &x->undo[i];
+        unsigned part = u->out && u->out_at < reached ? THERE : fate == SOME ? sim_random(3) : (unsigned)fate;
+        size_t keep = part == THERE ? u->len : part == GONE ? 0 : align_down(u->len / 2, 512);
+        char *zeros = calloc(1, u->len + 1);
+        if (keep < u->len) {
+            memcpy(zeros, u->old, u->had);
+            cr_assert_geq(pwrite(x->fd, zeros + keep, u->len - keep, u->off + (off_t)keep), 0);
+        }
+        free(zeros);
+    }
+    if (fate == GONE && !x->plain) {
+        cr_assert_eq(ftruncate(x->fd, (off_t)size), 0);
+    }
+}
+
+static void make_names(const struct sim_names *names, const int *dirfds) {
+    for (unsigned i = 0; i < names->n; i++) {
+        const struct sim_name *n = &names->name[i];
+        char path[64];
+        snprintf(path, sizeof path, "/proc/self/fd/%d", sim.inode[n->inode].fd);
+        unlinkat(dirfds[n->dir], n->name, 0);
+        cr_assert_eq(linkat(AT_FDCWD, path, dirfds[n->dir], n->name, AT_SYMLINK_FOLLOW), 0, "%s: %s", n->name,
+                     strerror(errno));
+    }
+}
+
+void sim_cut_now(const int *dirfds) {
+    struct sim_names names = sim.durable, before = sim.durable;
+    unsigned n[SIM_DIRS_MAX] = {0}, keep[SIM_DIRS_MAX], seen[SIM_DIRS_MAX] = {0};
+    struct reached reached = {0};
+    for (unsigned i = 0; i < sim.n_ops; i++) {
+        n[group_of(sim.op[i].dir)]++;
+    }
+    for (unsigned g = 0; g < sim.n_dirs; g++) {
+        keep[g] = sim_random(n[g] + 1);
+    }
+    for (unsigned i = 0; i < sim.n_ops; i++) {
+        unsigned g = group_of(sim.op[i].dir);
+        apply(&before, &sim.op[i]);
+        if (seen[g]++ < keep[g]) {
+            apply(&names, &sim.op[i]);
+            reached.at[g] = sim.op[i].at;
+        }
+    }
+    for (unsigned i = 0; i < before.n; i++) {
+        unlinkat(dirfds[before.name[i].dir], before.name[i].name, 0);
+    }
+    for (unsigned i = 0; i < sim.n_inodes; i++) {
+        undo_some(&sim.inode[i], reached_on(&reached, sim.inode[i].dev));
+    }
+    make_names(&names, dirfds);
 }
 
 unsigned sim_now(struct sim_entry entries[SIM_NAMES]) {

@@ -12,6 +12,7 @@
 #define SIM_CHANGES 128
 #define SIM_OPS     256
 #define SIM_FDS     1024
+#define SIM_UNDO    256
 
 struct sim_block {
     unsigned number;
@@ -27,10 +28,22 @@ struct sim_change {
     uint64_t value; // hash or size
 };
 
+/** What a write that is not synced has covered. */
+struct sim_undo {
+    off_t off, size;
+    size_t len, had;
+    bool out; // as of a change
+    uint64_t out_at;
+    char *old;
+};
+
 struct sim_inode {
     int fd;
     uint64_t dev, ino;
+    bool plain;  // a stripe's: no blocks, no names, only what a cut undoes
     unsigned id; // of sim_expect
+    unsigned n_undo;
+    struct sim_undo undo[SIM_UNDO];
     uint64_t size_durable, size_now, size_want;
     unsigned n_blocks, n_changes;
     struct sim_block block[SIM_BLOCKS];
@@ -93,6 +106,9 @@ struct sim {
     struct sim_work in_hand;
     unsigned die_at, fail_from, fail_to;
     uint64_t fail_dev;
+    bool real_cut;
+    unsigned n_alive;
+    int alive[SIM_DIRS_MAX];
 };
 extern struct sim sim;
 
@@ -100,6 +116,12 @@ extern struct sim sim;
 unsigned sim_inode_of(int fd);
 /** What was written out on this device before the operation on names number `at` is durable. */
 void sim_out_durable(uint64_t dev, uint64_t at);
+/** Before a write: what it covers. */
+void sim_note_undo(struct sim_inode *x, off_t off, size_t len);
+/** Nothing of that comes back any more: of all, or of what was written out before operation number `at` on names. */
+void sim_forget_undo(struct sim_inode *x, uint64_t at);
+/** Gives an inode a name that keeps it alive (sim_keep_alive). */
+void sim_name_alive(unsigned inode);
 /** A sync of directory `dir`: what of the operations on names is durable now leaves the list. */
 void sim_names_durable(unsigned dir);
 
