@@ -136,16 +136,21 @@ static void understand(struct group *g) {
 
 // ---- Writing to them
 
-/** Every copy becomes the best one, with the record behind it. */
+/** Every copy that can be written becomes the best one, with the record behind it; that takes at least one. */
 static int append(struct group *g, struct log_buf *b) {
-    int r = stripelog_finish(b, g->log.engine, g->log.count + 1);
-    for (unsigned i = 0; i < STRIPES_MAX && r == 0; i++) {
-        if (g->fd_log[i] > 0) {
-            r = g->written ? 0 : os_pwrite_all(g->fd_log[i], g->log.mem, g->log.end, 0);
+    int made = stripelog_finish(b, g->log.engine, g->log.count + 1), last = -ENODEV;
+    unsigned n = 0;
+    for (unsigned i = 0; i < STRIPES_MAX && made == 0; i++) {
+        if (g->fd_log[i] > 0 && !g->unwritable[i]) {
+            int r = g->written ? 0 : os_pwrite_all(g->fd_log[i], g->log.mem, g->log.end, 0);
             r = r < 0 ? r : os_pwrite_all(g->fd_log[i], b->mem, b->len, (off_t)(g->log.end + g->added));
             r = r < 0 ? r : os_fsync(g->fd_log[i]);
+            g->unwritable[i] = r < 0;
+            last = r < 0 ? r : last;
+            n += r == 0;
         }
     }
+    int r = made < 0 ? made : n > 0 ? 0 : last;
     if (r == 0) {
         g->written = true;
         g->added += b->len;
@@ -266,7 +271,10 @@ static unsigned recover_group(struct finding *f, struct group *g) {
         left += r < 0;
         behind |= r < 0 && r != -EEXIST; // what has changed since is later than all of this
     }
-    // What is missing may come back, and must find here that it has ended.
+    // What is missing, or cannot be written, may come back, and must find here that it has ended.
+    for (unsigned i = 0; i < STRIPES_MAX; i++) {
+        here &= ~(g->unwritable[i] ? 1u << i : 0);
+    }
     if (left == 0 && !f->dry && !(g->log.stripes & ~here)) {
         delete_group(g);
     }

@@ -33,7 +33,8 @@ struct pending {
 struct group {
     char id[64];
     bool alive;
-    bool written; // every copy is the chosen one
+    bool written; // every copy is the chosen one, but for those that
+    bool unwritable[STRIPES_MAX];
     int fd_log[STRIPES_MAX], fd_data[STRIPES_MAX], fd_dir[STRIPES_MAX]; // 0: missing
     struct log_copy log;
     size_t added; // behind log.end

@@ -25,12 +25,41 @@ static struct file_slot *slot_file(const struct safe *s, unsigned slot) {
 
 // ---- The logs
 
-/** Appends the record to every log and completes it first. With the lock held. */
+static bool has_log(const struct state *st, unsigned i) {
+    return st->fd_stripe_log[i] > 0 && !(st->log_out & 1u << i);
+}
+
+/** Empties a log, if that can be: it must not speak of what has ended since. */
+static void silence(const struct state *st, unsigned i) {
+    io_calls.ftruncate(st->fd_stripe_log[i], 0);
+    io_calls.fsync(st->fd_stripe_log[i]);
+}
+
+/** One log that cannot be written is left out. The last one: nothing more becomes safe, what is in it holds as long as
+ *  nothing ends. */
+static void leave_out(struct state *st, unsigned i, int error) {
+    bool last = true;
+    st->log_out |= 1u << i;
+    for (unsigned k = 0; k < STRIPES_MAX; k++) {
+        last &= !has_log(st, k);
+    }
+    if (last) {
+        st->log_bad = 1;
+    } else {
+        silence(st, i);
+    }
+    log_format(st->note, sizeof st->note, "the log on stripe number %u cannot be written: %s; %s", i + 1,
+               log_errno(-error), last ? "what is on stripes would be lost with keeper and engine" : "it is left out");
+    log_error("%s", st->note);
+}
+
+/** Completes the record and appends it to every log. With the lock held. */
 static int append(struct state *st, struct log_buf *b) {
     int r = st->log_bad ? -EIO : stripelog_finish(b, st->key, st->log_number + 1);
     for (unsigned i = 0; i < STRIPES_MAX && r == 0; i++) {
-        if (st->fd_stripe_log[i] > 0) {
-            r = io_calls.pwrite_all(st->fd_stripe_log[i], b->mem, b->len, (off_t)st->log_end);
+        int e = has_log(st, i) ? io_calls.pwrite_all(st->fd_stripe_log[i], b->mem, b->len, (off_t)st->log_end) : 0;
+        if (e < 0) {
+            leave_out(st, i, e);
         }
     }
     if (r == 0) {
@@ -38,39 +67,34 @@ static int append(struct state *st, struct log_buf *b) {
         st->log_number++;
     }
     stripelog_free(b);
-    return r;
+    return r < 0 ? r : st->log_bad ? -EIO : 0;
 }
 
 static int sync_logs(struct state *st) {
-    int r = 0;
-    for (unsigned i = 0; i < STRIPES_MAX && r == 0; i++) {
-        r = st->fd_stripe_log[i] > 0 ? io_calls.fsync(st->fd_stripe_log[i]) : 0;
+    for (unsigned i = 0; i < STRIPES_MAX; i++) {
+        int e = has_log(st, i) ? io_calls.fsync(st->fd_stripe_log[i]) : 0;
+        if (e < 0) {
+            leave_out(st, i, e);
+        }
     }
-    return r;
-}
-
-static int give_up(struct state *st, int error) {
-    if (error < 0 && !st->log_bad) {
-        st->log_bad = 1;
-        log_error("the log on the stripes cannot be written: %s; what is on them is lost with keeper and engine",
-                  log_errno(-error));
-    }
-    return error;
+    return st->log_bad ? -EIO : 0;
 }
 
 /** Begins the logs anew: what was in them is needed no more. */
 static int begin_logs(struct state *st) {
     struct log_buf b;
     struct log_start start = {.epoch = ++st->log_epoch};
-    int r = 0;
-    for (unsigned i = 0; i < STRIPES_MAX && r == 0; i++) {
-        start.stripes |= st->fd_stripe_log[i] > 0 ? 1u << i : 0;
-        r = st->fd_stripe_log[i] > 0 ? io_calls.ftruncate(st->fd_stripe_log[i], 0) : 0;
+    for (unsigned i = 0; i < STRIPES_MAX; i++) {
+        int e = has_log(st, i) ? io_calls.ftruncate(st->fd_stripe_log[i], 0) : 0;
+        if (e < 0) {
+            leave_out(st, i, e);
+        }
+        start.stripes |= has_log(st, i) ? 1u << i : 0;
     }
     st->log_end = st->log_number = 0;
     stripelog_begin(&b, LOG_START);
     stripelog_add(&b, &start, sizeof start);
-    return r < 0 ? r : append(st, &b);
+    return append(st, &b);
 }
 
 // ---- Making a record
@@ -111,7 +135,7 @@ static void make_run(struct io_job *job) {
     r = r < 0 ? r : sync_logs(st);
     BREAK_POINT("safe-synced");
     pthread_mutex_unlock(&log_lock);
-    job->result = give_up(st, r);
+    job->result = r;
 }
 
 static void make_done(struct io_job *job) {
@@ -334,6 +358,11 @@ static void end_all(struct state *st, const uint32_t *slots, unsigned n, const i
     BREAK_POINT("end-appended");
     r = r == 0 && any ? sync_logs(st) : r;
     BREAK_POINT("end-synced");
+    for (unsigned i = 0; i < STRIPES_MAX && any && r < 0; i++) {
+        if (st->fd_stripe_log[i] > 0) {
+            silence(st, i);
+        }
+    }
     bool needed = false;
     for (unsigned i = 0; i < n && any; i++) {
         struct file_slot *f = &st->files[slots[i]];
@@ -349,7 +378,6 @@ static void end_all(struct state *st, const uint32_t *slots, unsigned n, const i
         r = begin_logs(st);
     }
     pthread_mutex_unlock(&log_lock);
-    give_up(st, r);
 }
 
 static void on_named(struct state *st, const uint32_t *slots, unsigned n, const int *result) {
@@ -404,7 +432,7 @@ void safe_start(struct safe *s, struct pair *p, struct io *io, struct drain *d, 
     pthread_mutex_init(&log_lock, NULL); // in a test an engine may have died with it
     c->on_named = on_named;
     if (p->st->generation == 1) {
-        give_up(p->st, begin_logs(p->st));
+        begin_logs(p->st);
     }
     for (unsigned i = 0; i < FILES_MAX; i++) {
         struct file_slot *f = &p->st->files[i];

@@ -192,7 +192,8 @@ struct state {
     int32_t fd_stripe_log[STRIPES_MAX], fd_stripe_dir[STRIPES_MAX];
     char stripe_id[48];     // what their names begin with
     uint64_t log_end, log_number, log_epoch; // of the logs, which are all the same (stripelog.h)
-    uint32_t log_bad;       // one could not be written: nothing is safe any more
+    uint32_t log_out;       // a bit for each that could not be written
+    uint32_t log_bad;       // none can: nothing is safe any more
     uint32_t items_high;    // items below it have been used
     _Atomic uint32_t sums_dirty; // of what is written down of published files (sums.h), something is not durable
     uint32_t generation;
