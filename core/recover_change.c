@@ -7,6 +7,7 @@
 
 #include "log.h"
 #include "os.h"
+#include "sums.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -48,6 +49,13 @@ static int carry_out(const struct pending *p, int dir, int to_dir, bool over) {
     return r < 0 ? r : os_fsync(dir);
 }
 
+/** What is known of its bytes stays known. */
+static void note_moved(const struct group *g, const struct log_identity *was, int to_dir, const char *to) {
+    struct log_identity is;
+    stripelog_identity(to_dir, to, &is);
+    sums_write_moved(g->fd_dir, was, &(struct timespec){is.ctime_s, is.ctime_ns});
+}
+
 struct verdict {
     const char *what, *why; // "deleted", "it has changed since"; why may be NULL
     int result;
@@ -79,6 +87,9 @@ static struct verdict one(struct group *g, unsigned i, bool behind, bool dry, in
         return (struct verdict){rename ? "to be renamed" : "to be deleted", NULL, 0};
     }
     int r = carry_out(p, dir, to_dir, over.ino != 0);
+    if (r == 0 && rename) {
+        note_moved(g, &now, to_dir, p->to);
+    }
     return r < 0    ? (struct verdict){undone, log_errno(-r), r}
            : rename ? (struct verdict){"renamed", NULL, 0}
                     : (struct verdict){"deleted", NULL, 0};

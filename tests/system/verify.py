@@ -4,9 +4,10 @@
 # timeout: 120
 #
 # Proves that `fastckpt verify` says whole of what is whole and torn of one wrong byte anywhere, also after a rename by
-# the program; that what was changed, or was never saved so, is unknown; and that it covers small files, chunks that
-# found no place on the stripes, files that their program synced, and those of an engine that died.
-# How: bytes are flipped below the file system, in the image of the loop device. Cannot see wrong bytes of a page cache.
+# the program; that what was changed, or was never saved so, is unknown; and that it covers small files, rewritten
+# chunks, and files that their program synced.
+# How: bytes are flipped below the file system, in the image of the loop device; more in tests/long/verify.py.
+# Cannot see wrong bytes of a page cache.
 
 import fcntl
 import os
@@ -16,6 +17,7 @@ import sys
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import recover  # noqa: E402
 from fc import *  # noqa: E402,F403
 from stripes import SAVER, disk, run_some, saves, slow_target  # noqa: E402
 
@@ -118,6 +120,20 @@ def renamed():
     assert rc == 1 and said.startswith("torn: a.pt"), said
 
 
+def recovered():
+    """What a recovery publishes and renames is known as what the engine does."""
+    disks, target, box = start("recovered", bps=4 << 20)
+    r = box.ops("o:0:wct:644:tmp", "W:0:21M:1", "c:0", "m:tmp:a.pt", "o:0:wct:644:b.pt", "W:0:3M:1", "c:0",
+                env={"FASTCKPT_EXIT": "leave"})
+    assert r.rc == 0 and box.command("wait", "--safe").rc == 0, r
+    recover.kill_pair(box, target)
+    rc, lines = recover.recover(box)
+    assert rc == 0 and len(lines) == 3 and os.path.exists(box.d + "/a.pt"), lines
+    assert verify(box, "a.pt", "b.pt") == (0, "whole: a.pt", "whole: b.pt")
+    flip(target, box.d + "/a.pt", 5 << 20)
+    assert one(box, "a.pt").startswith("torn: a.pt: from byte 4194304 on"), one(box, "a.pt")
+
+
 def no_place():
     """Stripes with less room than one file, and an engine that dies meanwhile."""
     disks, target, box = start("full", mib=60, bps=100 << 20)
@@ -171,8 +187,7 @@ def many():
     assert kept.st_size < 200000 and kept.st_mode & 0o777 == 0o600, kept
 
 
-SHORT = [("torn", torn), ("changed", changed), ("renamed", renamed), ("own-ways", own_ways), ("no-place", no_place),
-         ("many", many)]
-LONG = [("torn-xfs", torn, "xfs")]
+SHORT = [("torn", torn), ("changed", changed), ("renamed", renamed), ("own-ways", own_ways), ("many", many)]
+LONG = [("torn-xfs", torn, "xfs"), ("no-place", no_place), ("recovered", recovered)]
 if __name__ == "__main__":
     run_some(SHORT)
