@@ -151,18 +151,22 @@ void sim_complain(const char *format, ...) {
 cudaError_t sim_not_there(const char *name);
 cudaError_t sim_not_there(const char *name) {
     static const char *said[NAMED];
-    pthread_mutex_lock(&sim.lock);
-    unsigned i = 0;
-    while (i < NAMED - 1 && said[i] != NULL && said[i] != name) {
-        i++;
+    cudaError_t e = sim_begin(name);
+    if (e == cudaSuccess) {
+        pthread_mutex_lock(&sim.lock);
+        unsigned i = 0;
+        while (i < NAMED - 1 && said[i] != NULL && said[i] != name) {
+            i++;
+        }
+        bool known = said[i] == name;
+        said[i] = name;
+        pthread_mutex_unlock(&sim.lock);
+        if (!known) {
+            sim_complain("no %s here", name);
+        }
+        e = cudaErrorNotSupported;
     }
-    bool known = said[i] == name;
-    said[i] = name;
-    pthread_mutex_unlock(&sim.lock);
-    if (!known) {
-        sim_complain("no %s here", name);
-    }
-    return RUN_AS(name, cudaErrorNotSupported, "?");
+    return sim_end(name, e, "?");
 }
 
 // ---------------------------------------------------------------------------------------------------- errors
