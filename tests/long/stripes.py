@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: MIT
 # run-as: root
 # timeout: 400
+# serial
 #
 # Proves that a program is held by the stripes and not by the target, half as long by two as by one, that a slow
 # stripe takes less, the drain's rate, and what is left when both are killed.

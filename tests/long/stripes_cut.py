@@ -4,7 +4,7 @@
 # timeout: 400
 #
 # Proves that after a power cut of stripes and target at one instant, and a recovery, every name is whole, what `latest`
-# names is there, and what was closed a while before the cut has come back.
+# names is there, what was closed a while before the cut has come back, and `fastckpt verify` calls nothing torn.
 # How: two stripes and the target are parts of one file on xfs; a reflink of it under a running saver is one instant;
 # each clone is mounted in the place of the first, and recovered. CUTS=, SEED=.
 # Cannot see what a disk's own cache loses.
@@ -65,6 +65,8 @@ def look(box, cut, closed, said):
     names = [n for n in os.listdir(box.d) if n.startswith("ckpt-")]
     states = check_saves(os.path.join(box.d, n) for n in names)
     assert all(s == "whole" for s, _ in states.values()), "%s: %s; %s" % (said, states, r.out)
+    v = box.command("verify", *(os.path.join(box.d, n) for n in names)) if names else None
+    assert not v or (v.out.count("\n") == len(names) and "torn: " not in v.out), "%s: %s; %s" % (said, v.out, r.out)
     latest = os.path.join(box.d, "latest")
     last = 0
     if os.path.exists(latest):

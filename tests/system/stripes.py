@@ -59,6 +59,8 @@ def whole(box, names, old=()):
     got = check_saves(os.path.join(box.d, n) for n in names)
     for path, (state, what) in got.items():
         assert state == "whole" or os.path.basename(path) in old, "%s: %s %s" % (path, state, what)
+    v = box.command("verify", *got)
+    assert v.out.count("\n") == len(got) and "torn: " not in v.out, v
 
 
 def free_all():
