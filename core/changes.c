@@ -160,7 +160,7 @@ enum verdict changes_remove(struct engine *e, struct entry *en) {
     bool open = there && state == NAME_OPEN;
     if (open) { // its program goes on with an inode that has no name; an older one of that name goes in order
         there->unnamed = 1;
-        atomic_store(&e->p.t->files[there - e->p.st->files].unnamed, 1);
+        atomic_store(&e->p.t->files[there - e->p.st->files].links, 1);
         files_unname(e, (unsigned)(there - e->p.st->files));
         there = names_latest(&e->p, dir.st_dev, dir.st_ino, m->name, &state);
         if (there && state == NAME_ABSENT) {

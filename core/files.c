@@ -96,7 +96,7 @@ void files_take(struct engine *e, unsigned slot, unsigned state) {
     e->files_high = slot >= e->files_high ? slot + 1 : e->files_high;
     struct file_public *pub = &e->p.t->files[slot];
     atomic_store(&pub->error, 0);
-    atomic_store(&pub->unnamed, 0);
+    atomic_store(&pub->links, 0);
     atomic_store(&pub->looked, 0);
     atomic_store(&pub->reserved, 0);
     atomic_store_explicit(&f->state, state, memory_order_release);
@@ -195,6 +195,7 @@ void files_done(struct engine *e, unsigned slot) {
     if (f->state == FILE_CLOSED && (f->done || f->error || f->dropped)) {
         files_release(e, slot);
     } else if (f->state == FILE_OPEN && f->done && !(f->flags & OPEN_FOLLOWED)) {
+        atomic_store(&e->p.t->files[slot].links, 1);
         if (f->shared) {
             files_part_from_program(e, f);
         } else {

@@ -84,7 +84,8 @@ struct file_public {
     _Atomic uint64_t id;       // the file's id (number of its open entry); 0: slot free. Written last when taken.
     _Atomic uint64_t reserved; // bytes up to which space is reserved: a staged write may go this far
     _Atomic int32_t error;     // negative errno once the file has failed, else 0; never cleared while the slot is taken
-    _Atomic uint32_t unnamed;  // another process has deleted its name: it is written, and never published
+    _Atomic uint32_t links;    // the kernel's count of its links is right: it has got its name while it is open, or
+                               // another process has deleted that
     _Atomic uint32_t looked;   // another process has it open: from the owner's next write on, all goes to the kernel
     _Atomic uint32_t striped; // chunks of it that are on a stripe and nowhere else
 };

@@ -212,11 +212,11 @@ static bool names_hide(const struct tables *t, uint32_t slot) {
     return false;
 }
 
-// Has another process deleted its name?
-static bool is_unnamed(const struct file *f) {
+// Has another process had it published, or deleted its name?
+static bool links_known(const struct file *f) {
     const struct tables *t = client_tables();
     const struct file_public *p = t ? &t->files[f->slot % FILES_MAX] : NULL;
-    return p && atomic_load_explicit(&p->id, memory_order_acquire) == f->id && atomic_load(&p->unnamed);
+    return p && atomic_load_explicit(&p->id, memory_order_acquire) == f->id && atomic_load(&p->links);
 }
 
 void file_fix_stat(struct file *f, struct stat *st) {
@@ -230,7 +230,7 @@ void file_fix_stat(struct file *f, struct stat *st) {
         return;
     }
     st->st_size = (off_t)max_u64((uint64_t)st->st_size, f->staged_end);
-    if (st->st_nlink == 0 && !f->dropped && !f->published && !is_unnamed(f)) {
+    if (st->st_nlink == 0 && !f->dropped && !f->published && !links_known(f)) {
         st->st_nlink = 1;
     }
     bool set = f->times_set && file_engine_changes(f); // else the kernel's are right: they were set there, too
