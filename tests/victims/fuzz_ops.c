@@ -117,14 +117,30 @@ static void op_getfl(char **w) {
     result(r < 0 ? r : r & ~O_NOFOLLOW);
 }
 static void op_setfl(char **w) { result(fcntl(fd_of(w[1]), F_SETFL, flags_of(w[2]) & O_APPEND)); }
-static void op_flock(char **w) { result(flock(fd_of(w[1]), LOCK_EX | LOCK_NB)); }
+// Deviation, left out of both runs (README, "What it does not catch"): a lock takes a save that replaces a file back to
+// the older inode; who has opened the new one meanwhile stays with that.
+static bool locks_under_reader(const char *w) {
+    struct stat st;
+    bool reader = slot(w)->writes && fstat(fd_of(w), &st) == 0 && has_stranger(&st);
+    say("%s", reader ? " = (not done: a reader has it)" : "");
+    return reader;
+}
+
+static void op_flock(char **w) {
+    if (!locks_under_reader(w[1])) {
+        result(flock(fd_of(w[1]), LOCK_EX | LOCK_NB));
+    }
+}
+
 static void op_dup(char **w) { set_slot(w[2], dup(fd_of(w[1])), slot(w[1])->writes); }
 static void op_dup2(char **w) { set_slot(w[2], dup2(fd_of(w[1]), fd_of(w[2])), slot(w[1])->writes); }
 static void op_dupfd(char **w) { set_slot(w[2], fcntl(fd_of(w[1]), F_DUPFD, (int)num(w[3])), slot(w[1])->writes); }
 
 static void op_lock(char **w) {
     struct flock l = {.l_type = (short)(num(w[2]) ? F_WRLCK : F_RDLCK), .l_whence = SEEK_SET};
-    result(fcntl(fd_of(w[1]), F_SETLK, &l));
+    if (!locks_under_reader(w[1])) {
+        result(fcntl(fd_of(w[1]), F_SETLK, &l));
+    }
 }
 
 static void op_sendfile(char **w) { // OUT IN OFF LEN; OFF -1: at the offset of IN
