@@ -97,8 +97,10 @@ class Bench:
         self.build = os.path.abspath(build)
         self.tool = os.path.join(self.build, "fastckpt")
         self.python = os.environ.get("PYTHON") or "/usr/bin/python3"
-        venv = os.path.join(ROOT, "build", "venv", "bin", "python")  # made by scripts/clients
-        self.framework_python = os.environ.get("PYTHON") or (venv if os.path.exists(venv) else "/usr/bin/python3")
+        # Made by scripts/clients. By its real path: what was built for another one is built again.
+        venv = os.path.realpath(os.path.join(ROOT, "build", "venv"))
+        python = os.path.join(venv, "bin", "python")
+        self.framework_python = os.environ.get("PYTHON") or (python if os.path.exists(python) else "/usr/bin/python3")
         self.size = size_mib
         self.rounds = rounds
         self.dir = tempfile.mkdtemp(prefix="bench.", dir=os.environ.get("BENCH_DIR") or self.build)
@@ -106,8 +108,8 @@ class Bench:
         os.mkdir(self.ck)
         self.engines = []
         self.env = {k: v for k, v in os.environ.items() if not k.startswith("FASTCKPT_")}
-        self.env.update(DS_ACCELERATOR="cpu", TORCH_EXTENSIONS_DIR=os.path.join(ROOT, "build/venv/torch_extensions"),
-                        PATH=os.path.join(ROOT, "build/venv/bin:") + self.env.get("PATH", os.defpath))
+        self.env.update(DS_ACCELERATOR="cpu", TORCH_EXTENSIONS_DIR=os.path.join(venv, "torch_extensions"),
+                        PATH=os.path.join(venv, "bin") + ":" + self.env.get("PATH", os.defpath))
         self.main = self.engine_env("main")
 
     def engine_env(self, name):
