@@ -6,6 +6,8 @@
 //   closed ──(settled)──▶ syncing: many at once ──▶ synced ──(all before it linked)──▶ linked ──▶ directory synced:
 //   done
 //
+// Small files on one journal are only written out where it says synced: durable when the directory is.
+//
 // Bytes are writer's concern; who is told is engine's.
 
 #ifndef FASTCKPT_COMMIT_H

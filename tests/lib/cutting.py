@@ -60,7 +60,7 @@ class Series:
         while len(taken) < self.clones:
             time.sleep(self.rng.uniform(0, 0.06))
             before = box.status() if shim else {"pending_files": 1}
-            if not pending(before) and self.rng.random() < 0.8 and time.monotonic() < end:
+            if not pending(before) and self.rng.random() < 0.95 and time.monotonic() < end:
                 continue
             clone = os.path.join(self.host.at, "%s-%d" % (self.name, len(taken)))
             sh("cp", "--reflink=always", disk.image, clone)
