@@ -409,6 +409,8 @@ void drain_pump(struct drain *d) {
         }
     }
     forget_idle(d);
+    int64_t due = stripes_tidy(&d->stripes);
+    d->wake_ns = due && (!d->wake_ns || due < d->wake_ns) ? due : d->wake_ns;
 }
 
 // ---- Start

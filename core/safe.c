@@ -14,7 +14,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define LOG_MOST    (256 * MIB) // nothing is added beyond this but ends: then a log is begun again
+#define LOG_MOST    (256 * MIB) // nothing is added beyond this but ends
+#define LOG_TIDY    (16 * MIB)  // beyond this a log is begun again when nothing in it is needed
 #define AGE_NS      100000000ll // a file that is published sooner after its close needs no record
 
 static pthread_mutex_t log_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -374,7 +375,7 @@ static void end_all(struct state *st, const uint32_t *slots, unsigned n, const i
     for (unsigned i = 0; i < FILES_MAX && any; i++) {
         needed |= has_record(&st->files[i]);
     }
-    if (any && !needed && r == 0 && st->log_end > LOG_MOST) {
+    if (any && !needed && r == 0 && st->log_end > LOG_TIDY) {
         r = begin_logs(st);
     }
     pthread_mutex_unlock(&log_lock);

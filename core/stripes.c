@@ -23,6 +23,7 @@
 #define STEP_LEAST  4
 #define LOW_PLACES  8 // more are made below this
 #define FULL_NS     1000000000ll
+#define UNUSED_NS   5000000000ll // places are kept so long for the next save
 #define MARGIN_PART 16 // this part of a stripe is left to the log, and at most ...
 #define MARGIN_MOST (512 * MIB)
 
@@ -239,7 +240,67 @@ int stripes_take(struct stripes *s, uint64_t turn, uint32_t *place) {
     struct stripe *x = &s->stripe[best];
     *place = x->free[--x->n_free];
     x->in_flight++;
+    x->used_ns = os_now_ns(CLOCK_MONOTONIC);
     return best;
+}
+
+// ---- Giving back
+
+static void shrink_run(struct io_job *job) {
+    const struct stripe *x = job->arg;
+    job->result = io_calls.ftruncate(x->fd, (off_t)(x->keep * CHUNK_SIZE));
+}
+
+static void shrink_done(struct io_job *job) {
+    struct stripe *x = job->arg;
+    x->growing = false;
+    x->places = x->keep; // if it could not be cut, the rest is made again when it is needed
+    x->step = STEP_FIRST;
+    x->full_ns = 0;
+    x->all->on_change(x->all->arg);
+}
+
+/** Takes the free places at the end of the file out of the list. How many places are left. */
+static uint32_t cut_free(struct stripe *x) {
+    unsigned char *is_free = calloc(x->places + 1, 1);
+    uint32_t keep = x->places, n = 0;
+    for (uint32_t k = 0; is_free && k < x->n_free; k++) {
+        is_free[x->free[k]] = 1;
+    }
+    while (is_free && keep > 0 && is_free[keep - 1]) {
+        keep--;
+    }
+    for (uint32_t k = 0; k < x->n_free; k++) {
+        if (x->free[k] < keep) {
+            x->free[n++] = x->free[k];
+        }
+    }
+    x->n_free = n;
+    free(is_free);
+    return keep;
+}
+
+int64_t stripes_tidy(struct stripes *s) {
+    int64_t now = os_now_ns(CLOCK_MONOTONIC), due = 0;
+    for (unsigned i = 0; i < STRIPES_MAX; i++) {
+        struct stripe *x = &s->stripe[i];
+        if (x->fd <= 0 || x->growing || x->n_free == 0) {
+            continue;
+        }
+        x->used_ns = x->used_ns && now - x->used_ns < UNUSED_NS ? x->used_ns : x->used_ns ? 0 : now;
+        if (x->used_ns) {
+            due = due && due < x->used_ns + UNUSED_NS ? due : x->used_ns + UNUSED_NS;
+            continue;
+        }
+        x->keep = cut_free(x);
+        x->used_ns = now; // and once more then
+        if (x->keep < x->places) {
+            x->growing = true;
+            x->job = (struct io_job){.run = shrink_run, .done = shrink_done, .arg = x, .device = x->dev};
+            io_job(s->io, &x->job);
+        }
+    }
+    return due;
 }
 
 void stripes_done(struct stripes *s, int device, int error) {

@@ -19,7 +19,9 @@ struct stripe {
     uint32_t *free;
     uint32_t step;   // how many are made next
     int64_t full_ns; // when it had no room for more (CLOCK_MONOTONIC); 0: it has
-    bool growing;
+    bool growing;    // or shrinking
+    int64_t used_ns; // when a place was last taken (CLOCK_MONOTONIC)
+    uint32_t keep;   // places that are left when it has shrunk
     struct io_job job;
     struct stripes *all;
 };
@@ -43,6 +45,9 @@ int stripes_take(struct stripes *s, uint64_t turn, uint32_t *place);
 void stripes_done(struct stripes *s, int device, int error);
 /** The place is free again. */
 void stripes_give(struct stripes *s, int device, uint32_t place);
+/** Gives the disk the places back that have not been used for a while, from the end of the file on. When it is due
+ *  again (CLOCK_MONOTONIC); 0: when something changes. */
+int64_t stripes_tidy(struct stripes *s);
 /** The pair leaves with nothing left to do: takes its files away. */
 void stripes_leave(struct state *st);
 

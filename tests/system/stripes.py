@@ -270,10 +270,67 @@ def status_of_stripes():
     whole(box, ["ckpt-%d.pt" % i for i in (1, 2, 3)])
 
 
+def space_comes_back():
+    """What a save took of the stripes is free again while the engine lives on, and the next save finds room."""
+    a, b = disk("sa", 300), disk("sb", 300, fs="xfs")
+    before = [a.free_bytes(), b.free_bytes()]
+    target, box = slow_target("space", [a, b], bps=0)
+    p = box.start([PYTHON, "-c", "import sys\nfor line in sys.stdin:\n    open('x', 'wb').write(bytes(150 << 20))\n"
+                   "    print('saved', flush=True)"], stdin=subprocess.PIPE)
+    for _ in range(2):
+        p.stdin.write("go\n"), p.stdin.flush()
+        assert p.stdout.readline()
+        box.wait()
+        assert before[0] - a.free_bytes() > 60 << 20, "the stripes were not used"
+        eventually("the space of both", lambda: before[0] - a.free_bytes() < 12 << 20 and
+                   before[1] - b.free_bytes() < 12 << 20, 20)  # but for the logs
+        assert box.status()["engine_pid"] and box.status()["restarts"] == 0
+    p.stdin.close()
+    p.wait(30)
+    assert os.path.getsize(box.d + "/x") == 150 << 20
+
+
+def eight_at_once(mib=200, bps=100_000_000, staging=256):
+    """Eight programs save through two stripes at once: each is held as long as the others, memory stays within the
+    budget, and the names come in the order in which they were closed."""
+    stripes = [disk("s%d" % k, mib * 8 // 2 + 200, ("ext4", "xfs")[k]) for k in (0, 1)]
+    for s in stripes:
+        s.throttle(bps)
+    target, box = slow_target("eight", stripes, bps=0, mib=mib * 8 + 300)
+    box.config["STAGING"] = "%dM" % staging
+    ps = [box.start([victim("ranks"), "hold", "%d.pt" % i, str(mib << 20)], stdin=subprocess.PIPE,
+                    env={"FASTCKPT_EXIT": "leave"}) for i in range(8)]
+    for p in ps:
+        assert p.stdout.readline().strip() == "ready"
+    target.throttle(20 << 20)
+    for p in ps:
+        p.stdin.write("\n"), p.stdin.flush()
+    most, held = 0, []
+    while any(p.poll() is None for p in ps):
+        most = max(most, (box.status() or {}).get("staging_bytes", 0))
+        time.sleep(0.05)
+    for p in ps:
+        out, err = p.communicate()
+        held.append(int(re.search(r"held (\d+)", out)[1]) / 1e9)
+    target.throttle(0)
+    box.wait()
+    say("# held %s s, staging at most %d MiB" % (" ".join("%.2f" % h for h in sorted(held)), most >> 20))
+    assert max(held) / min(held) <= 1.2, held
+    assert 0 < most <= staging << 20, most
+    for i in range(8):
+        path = os.path.join(box.d, "%d.pt" % i)
+        with open(path, "rb") as f:
+            word = f.read(8)
+            f.seek(0)
+            assert all(b == word * (len(b) // 8) for b in iter(lambda: f.read(1 << 20), b"")), path
+        assert os.path.getsize(path) == mib << 20, path
+
+
 SHORT = [("bytes-uring-ext4", bytes_arrive, "uring", "ext4"), ("full", full, USER), ("missing", missing),
-         ("engine-killed", engine_killed), ("wrong-checksum", wrong_checksum), ("status", status_of_stripes)]
+         ("engine-killed", engine_killed), ("wrong-checksum", wrong_checksum), ("status", status_of_stripes),
+         ("eight-small", eight_at_once, 24, 40_000_000, 64)]
 LONG = [("bytes-threads-btrfs", bytes_arrive, "threads", "btrfs"), ("hold", hold_is_the_stripes),
         ("speed", two_are_twice_one), ("share", slower_takes_less), ("pair-killed", pair_killed),
-        ("drain-rate", drain_rate)]
+        ("drain-rate", drain_rate), ("eight", eight_at_once), ("space", space_comes_back)]
 if __name__ == "__main__":
-    run_some(SHORT)
+    run_some(SHORT + (LONG if sys.argv[1:] else []))  # by name: any of them
