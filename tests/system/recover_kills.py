@@ -53,9 +53,11 @@ def one_kill(box, target, rng, said):
         if s.get("pending_files") or p.poll() is not None:
             break
         time.sleep(0.005)
-    if rng.random() < 0.3:  # a death of the engine alone comes first
-        with contextlib.suppress(ProcessLookupError, KeyError):
-            os.kill(s["engine_pid"], signal.SIGKILL)
+    if rng.random() < 0.3 and s:  # a death of the engine alone comes first
+        os.kill(p.pid, signal.SIGSTOP)  # on a slow target the next one takes seconds to come: it would open natively
+        os.kill(s["engine_pid"], signal.SIGKILL)
+        eventually("the next engine", lambda: (box.status() or s)["engine_pid"] != s["engine_pid"], 30)
+        os.kill(p.pid, signal.SIGCONT)
         time.sleep(rng.uniform(0, 0.2))
     s = box.status() or s
     counted = bool(s.get("pending_files"))
@@ -66,7 +68,7 @@ def one_kill(box, target, rng, said):
                 os.kill(pid, signal.SIGKILL)
         eventually("both are gone", lambda: not alive(s["keeper_pid"]) and not alive(s["engine_pid"]))
         s = box.status() or {}
-    p.communicate()
+    said += ": %s" % p.communicate()[1].splitlines()
     target.throttle(0)
     for _ in range(rng.choice([0, 0, 1, 2])):
         r = box.start([BIN, "recover"], shim=True, env={"LD_PRELOAD": ""})
