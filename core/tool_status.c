@@ -15,7 +15,7 @@
 #include <sys/sysmacros.h>
 
 #define WATCH_MS  1000
-#define SAMPLE_MS 300
+#define SAMPLE_MS 500
 
 static void json_devices(const struct status *s) {
     printf("\"devices\": [");
