@@ -470,12 +470,11 @@ def at_random(rounds=3):
     say("# %d files came back in %d rounds" % (back, i))
 
 
-SHORT = [("everything", everything), ("next-engine", by_the_next_engine), ("killed-itself", killed_itself),
-         ("damaged", damaged), ("changed-since", changed_since), ("nothing-comes-back", nothing_comes_back),
-         ("rotation", rotation), ("renames", renames), ("fsync", fsync_is_safe), ("stripe-fails", stripe_fails),
-         ("random", at_random)]
-LONG = [("fsync-die", fsync_and_die), ("fsync-full", fsync_without_room), ("renames-behind", renames, True),
-        ("other-since", changed_before_deletion), ("log-full", log_is_full), ("removed", stripe_is_removed),
-        ("not-before-drained", not_before_drained), ("random-more", at_random, 40)]
+SHORT = [("everything", everything), ("next-engine", by_the_next_engine), ("damaged", damaged),
+         ("changed-since", changed_since), ("nothing-comes-back", nothing_comes_back), ("rotation", rotation),
+         ("renames", renames), ("fsync", fsync_is_safe), ("stripe-fails", stripe_fails)]
+LONG = [("killed-itself", killed_itself), ("fsync-die", fsync_and_die), ("fsync-full", fsync_without_room),
+        ("renames-behind", renames, True), ("other-since", changed_before_deletion), ("log-full", log_is_full),
+        ("removed", stripe_is_removed), ("not-before-drained", not_before_drained), ("random-more", at_random, 40)]
 if __name__ == "__main__":
     run_some(SHORT + (LONG if sys.argv[1:] else []))  # by name: any of them
