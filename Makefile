@@ -10,7 +10,9 @@
 #                         sums in build/long.json
 #   make check-python     CPython's own tests; AS=root    make clients    the newest frameworks, into build/venv
 #   make BREAK=n ...      a canary, in build-break-n (n: 1 no sync, 2 no fence, 3 torn names, 4 to 6 crashes, 7 break
-#                         points, 8 a wrong checksum, 9 names are given only to who waits, 10 to 13 device copies)
+#                         points, 8 a wrong checksum, 9 names are given only to who waits, 10 to 13 device copies,
+#                         16 to 18: what a client holds is not seen, comes over others' bytes, is seen in the middle
+#                         of its call)
 
 CC      ?= gcc
 CXX     ?= g++

@@ -22,20 +22,19 @@ enum verdict chunks_borrow(struct engine *e, struct entry *en) {
 }
 
 static bool lent_to(struct engine *e, unsigned chunk, unsigned client) {
-    if (chunk >= CHUNKS_MAX) {
-        return false;
-    }
     uint64_t w = chunk_load(&e->p, chunk);
+#if FASTCKPT_BREAK == 17 // canary: what was taken out of its hands is written once more, over what others wrote there
+    if (chunk_word_state(w) == CHUNK_TAKEN && chunk_word_client(w) == client) {
+        return true;
+    }
+#endif
     return chunk_word_state(w) == CHUNK_LENT && chunk_word_client(w) == client;
 }
 
 enum verdict chunks_return(struct engine *e, struct entry *en) {
     const struct msg_chunks *c = &en->msg.u.chunks;
     for (uint32_t i = 0; i < c->n && i < BORROW_MAX; i++) {
-        if (lent_to(e, c->chunk[i], en->client)) {
-            chunk_store(&e->p, c->chunk[i], CHUNK_FREE, 0, 0);
-            lend_give(&e->lend, c->chunk[i]);
-        }
+        lend_give_back(&e->lend, c->chunk[i], en->client);
     }
     return DONE;
 }
@@ -44,9 +43,10 @@ enum verdict chunks_hand_over(struct engine *e, struct entry *en) {
     const struct msg_hand_over *h = &en->msg.u.hand_over;
     struct file_slot *f = files_find(e, &en->msg);
     if (!lent_to(e, h->chunk, en->client)) {
-        if (h->chunk < CHUNKS_MAX &&
+        // Taken out of its hands (hands.h): what others wrote there since stays. Or carried out before a restart.
+        if (lend_give_back(&e->lend, h->chunk, en->client) ||
             chunk_load(&e->p, h->chunk) == chunk_word(CHUNK_HANDED, en->client, en->msg.number)) {
-            return DONE; // carried out before a restart: writer_rebuild has it
+            return DONE;
         }
         if (e->p.st->conns[en->conn].fd > 0 && e->p.st->conns[en->conn].client == en->client) {
             log_error("process %d handed over a chunk that it has not borrowed", e->p.st->clients[en->client].pid);
@@ -55,14 +55,14 @@ enum verdict chunks_hand_over(struct engine *e, struct entry *en) {
         return DONE;
     }
     if (!f || f->client != en->client || f->dropped || f->error || f->flags & OPEN_FOLLOWED) {
-        chunk_store(&e->p, h->chunk, CHUNK_FREE, 0, 0);
-        lend_give(&e->lend, h->chunk);
+        lend_give_back(&e->lend, h->chunk, en->client);
         return DONE;
     }
     struct chunk_slot *cs = &e->p.st->chunks[h->chunk];
     cs->file = (uint32_t)(f - e->p.st->files);
     cs->file_id = f->id;
     cs->what = *h;
+    cs->taken = TAKEN_NOT;
     chunk_store(&e->p, h->chunk, CHUNK_HANDED, en->client, en->msg.number);
     BREAK_POINT("chunk-handed");
     if (!drain_add(&e->drain, h->chunk)) {

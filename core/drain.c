@@ -171,9 +171,7 @@ bool drain_add(struct drain *d, unsigned chunk) {
         return false;
     }
     uint32_t i = drain_new_item(d, chunk);
-    struct file_slot *f = &d->p->st->files[cs->file];
-    const struct extent *last = &cs->what.extent[cs->what.n - 1];
-    f->size_end = max_u64(f->size_end, cs->what.index * CHUNK_SIZE + last->off + last->len);
+    writer_extend(d->w, cs->file, &cs->what);
     d->file[cs->file].last_ns = os_now_ns(CLOCK_MONOTONIC);
     drain_append(d, i);
     drain_append_fresh(d, i);

@@ -97,6 +97,8 @@ static void list_again(struct drain *d) {
         qsort(found, n, sizeof *found, by_number);
     }
     for (uint32_t k = 0; k < n; k++) {
+        const struct stripe_item *it = drain_item(d, found[k]);
+        writer_extend(d->w, it->file, &it->what);
         drain_append(d, found[k]);
         if (drain_item(d, found[k])->state == ITEM_HELD) {
             drain_append_fresh(d, found[k]);
@@ -117,8 +119,8 @@ void drain_rebuild(struct drain *d) {
     }
     for (unsigned c = 0; c < d->p->st->staging_max / CHUNK_SIZE; c++) {
         uint64_t word = chunk_load(d->p, c);
-        if (chunk_word_state(word) != CHUNK_HANDED || d->item_of[c]) {
-            continue;
+        if (chunk_word_state(word) != CHUNK_HANDED || d->item_of[c] || d->p->st->chunks[c].taken != TAKEN_NOT) {
+            continue; // (what was taken out of a client's hands is the writer's)
         }
         if (item_with(d, chunk_word_number(word))) { // it had left staging, or was being read back
             drain_free_chunk(d, c);

@@ -91,6 +91,9 @@ enum verdict chunks_hand_over(struct engine *e, struct entry *en);
 // views.c
 enum verdict views_lend(struct engine *e, struct entry *en);
 enum verdict views_list(struct engine *e, struct entry *en);
+/** Another process than its client's looks at the file: all that was written to it comes into the kernel's file, also
+ *  what is in its client's hands, and nothing of it is staged any more. False: not all of it is there yet. */
+bool views_look(struct engine *e, unsigned slot);
 
 // waits.c
 enum verdict waits_for(struct engine *e, struct entry *en);

@@ -120,6 +120,9 @@ static enum verdict do_settle(struct engine *e, struct entry *en) {
     unsigned slot = (unsigned)(f - e->p.st->files);
     drain_unsafe(&e->drain, slot);
     f->loose = 1;
+    if (f->client != en->client && !views_look(e, slot)) { // a child of its program has it
+        return WAIT;
+    }
     if (!f->error && !writer_settled(&e->writer, slot, en->msg.number)) {
         drain_hurry(&e->drain, slot);
         return WAIT;
@@ -152,7 +155,12 @@ static enum verdict do_sync(struct engine *e, struct entry *en) {
     }
     drain_unsafe(&e->drain, slot); // it is settled, and perhaps native from here on
     f->loose |= !publish;          // else its checksums are written down before
-    if (en->state == ENTRY_RECORDED && !f->error) {
+    if (inode && f->client != en->client && !en->begun && !f->error && !views_look(e, slot)) {
+        return WAIT;
+    }
+    if ((en->state == ENTRY_RECORDED || !en->begun) && !f->error) {
+        en->begun = 1;
+        e->progress = true; // commit has something to do, perhaps in a turn that only looks for answers
         if (publish && !f->linked) {
             f->shared |= f->client != en->client;
             if (f->shared) { // its name shows what it holds: nothing may be staged any more

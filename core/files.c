@@ -175,7 +175,7 @@ void files_close(struct engine *e, unsigned slot, const struct msg *m) {
         files_release(e, slot);
         return;
     }
-    f->close_flags = c->flags;
+    f->close_flags = c->flags | (f->close_flags & CLOSE_SPAWNED); // as said by others that write it
     f->closed = time_of(CLOCK_REALTIME); // an inode's time may be ahead of the coarse clock
     f->atime = c->atime;
     f->mtime = c->mtime;

@@ -116,7 +116,7 @@ static void record(struct engine *e, unsigned conn, const struct msg *m, const i
     en->conn = conn;
     en->client = e->p.st->conns[conn].client;
     en->canceled = en->made = 0;
-    en->after_removals = 0;
+    en->begun = en->after_removals = 0;
     for (int k = 0; k < MSG_FDS_MAX; k++) {
         en->fds[k] = k < nfds ? fds[k] : 0;
     }

@@ -56,7 +56,12 @@ bool lend_short(const struct lend *l, unsigned spare) {
 }
 
 int lend_steal(struct lend *l) {
-    return l->n_free > 0 ? (int)l->free[--l->n_free] : -1;
+    if (l->n_free == 0) {
+        return -1;
+    }
+    unsigned c = l->free[--l->n_free];
+    l->p->st->chunks[c].taken = TAKEN_NOT;
+    return (int)c;
 }
 
 /** The free chunk that suits `client` best: one that it has mapped, else one that nobody has, else the warmest. */
@@ -141,6 +146,7 @@ unsigned lend_take(struct lend *l, unsigned client, uint64_t number, unsigned wa
     while (n < want && l->n_free > 0) {
         unsigned c = pick(l, client);
         l->p->st->chunks[c].last_client = client + 1;
+        l->p->st->chunks[c].taken = TAKEN_NOT;
         chunk_store(l->p, c, CHUNK_LENT, client, number);
         BREAK_POINT("chunk-lent");
         out[n++] = c;
@@ -155,15 +161,30 @@ unsigned lend_take(struct lend *l, unsigned client, uint64_t number, unsigned wa
     return n;
 }
 
+bool lend_give_back(struct lend *l, unsigned chunk, unsigned client) {
+    uint64_t word = chunk_load(l->p, chunk);
+    enum chunk_state s = chunk_word_state(word);
+    if (s <= CHUNK_FREE || chunk_word_client(word) != client) {
+        return false;
+    }
+    if (s == CHUNK_LENT || s == CHUNK_TAKEN) {
+        chunk_store(l->p, chunk, CHUNK_FREE, 0, 0);
+        lend_give(l, chunk);
+        return true;
+    }
+    if (l->p->st->chunks[chunk].taken == TAKEN_NOT) {
+        return false; // handed over
+    }
+    l->p->st->chunks[chunk].taken = TAKEN_BACK; // on its way to the file: free when that is done
+    return true;
+}
+
 void lend_take_back(struct lend *l, unsigned client) {
     lend_unask(l, client);
     l->taken[client] = 0; // another may get its slot
     for (unsigned c = 0; c < step_count(l) * STAGING_STEP_CHUNKS; c++) {
-        uint64_t word = chunk_load(l->p, c);
-        if (chunk_word_state(word) == CHUNK_LENT && chunk_word_client(word) == client) {
+        if (lend_give_back(l, c, client)) {
             l->p->st->chunks[c].last_client = 0;
-            chunk_store(l->p, c, CHUNK_FREE, 0, 0);
-            lend_give(l, c);
         }
     }
 }

@@ -45,6 +45,8 @@ bool lend_short(const struct lend *l, unsigned spare);
 int lend_steal(struct lend *l);
 /** A chunk has become free. */
 void lend_give(struct lend *l, unsigned chunk);
+/** `client` gives a chunk back that it was lent. False: it has not got it. */
+bool lend_give_back(struct lend *l, unsigned chunk, unsigned client);
 /** Takes back every chunk lent to `client`. */
 void lend_take_back(struct lend *l, unsigned client);
 /** True when no chunk is free, none is on its way to a device and none can be made. */

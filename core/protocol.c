@@ -83,7 +83,7 @@ static bool check_chunks(const struct msg_chunks *c, unsigned type) {
     return true;
 }
 
-static bool check_hand_over(const struct msg_hand_over *h) {
+bool msg_hand_over_valid(const struct msg_hand_over *h) {
     if (h->chunk >= CHUNKS_MAX || h->n == 0 || h->n > EXTENTS_MAX || h->index >= INT64_MAX / CHUNK_SIZE) {
         return false;
     }
@@ -117,7 +117,7 @@ static bool check_body(const struct msg *m) {
     case MSG_RESERVE:
         return m->value <= INT64_MAX;
     case MSG_HAND_OVER:
-        return check_hand_over(&m->u.hand_over);
+        return msg_hand_over_valid(&m->u.hand_over);
     case MSG_CLOSE:
         return check_close(&m->u.close);
     case MSG_LEND:

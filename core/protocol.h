@@ -78,7 +78,7 @@ enum {
 };                        // it is a log (design 4): published as it stands when its process dies
 enum {
     LEND_SETTLE = 1, // content will be read: settle first
-    LEND_WRITE = 2   // a pending file will be changed: from here on the engine gives it its name, no more
+    LEND_WRITE = 2   // it will be changed. A pending file: from here on the engine gives it its name, no more
 };
 enum {
     REMOVE_DIR = 1, // a directory; it is empty but for names that are going to be deleted
@@ -224,6 +224,9 @@ size_t msg_bytes(unsigned type);
 /** Checks a datagram of `len` bytes from a stranger: magic, type, exact length, terminated names of one component,
  *  extents in order and in range. 0, or -EPROTO. Whether its numbers make sense for the sender, the engine checks. */
 int msg_check(const struct msg *m, size_t len);
+
+/** The part of it that is about a chunk: extents in order and in range. */
+bool msg_hand_over_valid(const struct msg_hand_over *h);
 
 /** Sends `m` with `nfds` descriptors. `flags` as of sendmsg (MSG_NOSIGNAL is added). 0, or an error:
  *  -EAGAIN (MSG_DONTWAIT), -EPIPE / -ECONNRESET (nobody there), -ETOOMANYREFS / -EMFILE (descriptors: back-pressure) */

@@ -5,6 +5,7 @@
 #include "state.h"
 
 #include "breakpoint.h"
+#include "labels.h"
 #include "log.h"
 #include "os.h"
 #include "staging.h"
@@ -41,7 +42,7 @@ static void *map_memory(int fd, uint64_t len) {
 
 static int map_all(struct pair *p) {
     p->t = map_memory(p->st->fd_tables, sizeof *p->t);
-    p->numbers = map_memory(p->st->fd_numbers, 4096);
+    p->numbers = map_memory(p->st->fd_numbers, NUMBERS_PAGE);
     return p->t && p->numbers ? 0 : -ENOMEM;
 }
 
@@ -62,7 +63,7 @@ int state_create(struct pair *p, const struct config *c) {
     st->fd_state = fd;
     st->staging_max = staging_budget(c->staging);
     st->fd_staging = staging_create(st->staging_max);
-    st->fd_numbers = make_memory("fastckpt-numbers", 4096);
+    st->fd_numbers = make_memory("fastckpt-numbers", NUMBERS_BYTES);
     st->fd_tables = make_memory("fastckpt-tables", align_up(sizeof(struct tables), 4096));
     if (st->fd_staging < 0 || st->fd_numbers < 0 || st->fd_tables < 0) {
         return -ENOMEM;

@@ -53,14 +53,19 @@ struct entry {
     uint32_t canceled;
     uint32_t made; // before a restart it has made a slot, this one + 1: the rest is its answer
     int32_t fds[MSG_FDS_MAX];
+    uint32_t begun;          // SYNC, WAIT: what it asks for has been queued
     uint32_t after_removals; // RESERVE without space: 1: waits for queued deletions, 2: has been asked for again
     struct msg msg;
 };
+
+/** Was it handed over by its client, or taken out of its hands (hands.h), and is it still there? */
+enum taken { TAKEN_NOT = 0, TAKEN_HELD, TAKEN_BACK };
 
 struct chunk_slot {       // valid while the chunk's word is handed or flying
     uint32_t file;        // slot
     uint32_t last_client; // who has it mapped: it gets it again
     uint64_t file_id;
+    uint32_t taken;       // enum taken
     struct msg_hand_over what;
 };
 

@@ -4,7 +4,7 @@
 // and the pure functions on single words; who changes a word, and when, is said at each field. No system calls.
 //
 // Three memory objects are given to a client when it says hello:
-//   numbers  one page, read and write for all: where entry numbers are drawn
+//   numbers  one page, read and write for all: where entry numbers are drawn. Behind it: labels.h
 //   tables   struct tables below: the engine writes, clients read
 //   staging  the chunks (staging.h): clients map only those that they have borrowed
 
@@ -40,6 +40,7 @@ enum chunk_state {
     CHUNK_LENT,       // a client fills it. number: the borrow message
     CHUNK_HANDED,     // handed over, not yet on its way. number: the hand-over message
     CHUNK_FLYING,     // being written by the engine. number: the hand-over message
+    CHUNK_TAKEN,      // its client's as when it was lent, but its bytes are in the file (hands.h). number: as in FLYING
 };
 
 static inline uint64_t chunk_word(enum chunk_state s, unsigned client, uint64_t number) {

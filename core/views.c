@@ -4,7 +4,9 @@
 // They change nothing but what makes a file ready to be seen.
 
 #include "engine.h"
+#include "hands.h"
 #include "listing.h"
+#include "log.h"
 #include "names.h"
 #include "os.h"
 
@@ -18,6 +20,27 @@ static struct file_slot *file_behind(struct engine *e, struct file_slot *f) {
     }
     struct file_slot *base = &e->p.st->files[f->base % FILES_MAX];
     return f->base_id && base->state != FILE_FREE && base->id == f->base_id ? base : NULL;
+}
+
+bool views_look(struct engine *e, unsigned slot) {
+    struct file_slot *f = &e->p.st->files[slot];
+    if (f->state != FILE_OPEN || f->flags & OPEN_FOLLOWED) {
+        return true;
+    }
+    atomic_store(&e->p.t->files[slot].looked, 1); // first: its client stages no further call of its program's
+    drain_unsafe(&e->drain, slot);
+    f->loose = 1;
+    if (!writer_settled(&e->writer, slot, UINT64_MAX)) {
+        drain_hurry(&e->drain, slot);
+        return false;
+    }
+    writer_buffered(f); // who has it may write by the page cache: direct writes beside that end in EIO at fsync
+    int taken = hands_take(&e->p, &e->writer, slot);
+    e->progress |= taken > 0; // the writer has got them
+    if (taken < 0) {
+        log_error("%s: what its program holds of it cannot be seen: %s", f->name, log_errno(-taken));
+    }
+    return taken <= 0;
 }
 
 enum verdict views_lend(struct engine *e, struct entry *en) {
@@ -44,6 +67,10 @@ enum verdict views_lend(struct engine *e, struct entry *en) {
         drain_hurry(&e->drain, slot);
         return WAIT;
     }
+    if (l->flags & LEND_SETTLE && !views_look(e, slot)) {
+        return WAIT;
+    }
+    f->close_flags |= l->flags & LEND_WRITE && f->state == FILE_OPEN ? CLOSE_SPAWNED : 0;
     if (l->flags & LEND_WRITE && f->state == FILE_CLOSED) {
         if (!f->error && !commit_prepared(&e->commit, slot)) {
             return WAIT;
@@ -52,13 +79,9 @@ enum verdict views_lend(struct engine *e, struct entry *en) {
         drain_unsafe(&e->drain, slot);
         f->loose = 1;
     }
-    if (l->flags & LEND_SETTLE && f->state == FILE_OPEN) {
-        atomic_store(&e->p.t->files[slot].looked, 1);
-        f->loose = 1;
-        writer_buffered(f); // who has it may write by the page cache: direct writes beside that end in EIO at fsync
-    }
     // What is settled may have been truncated since: the kernel knows.
-    l->size = writer_settled(&e->writer, slot, en->msg.number) ? 0 : f->size_end;
+    l->size = writer_settled(&e->writer, slot, en->msg.number) ? 0 : e->writer.run[slot].end;
+    l->size = max_u64(l->size, f->state == FILE_OPEN ? hands_end(&e->p, slot) : 0);
     bool times = f->state == FILE_CLOSED && !f->taken && (f->size_end > 0 || f->close_flags & CLOSE_TIMES);
     l->mtime = times ? f->mtime : (struct timespec){0};
     en->msg.file = f->id;

@@ -48,17 +48,30 @@ static bool of_root(const struct file_slot *f, const void *arg) {
     return f->root == *(const unsigned *)arg;
 }
 
-/** What is captured and open in this directory, whoever's, gets its name now: it may not later. */
-static void publish_open(struct engine *e, const struct entry *en, const struct dir_id *d) {
+static bool to_publish(const struct file_slot *f, const struct dir_id *d) {
+    bool named = f->flags & OPEN_FOLLOWED || f->linked || f->dropped || f->unnamed || f->error;
+    return f->state == FILE_OPEN && !named && in_dir(f, d);
+}
+
+/** What is captured and open in this directory, whoever's, gets its name now: it may not later. False: not yet, since
+ *  not all of it is in its file. */
+static bool publish_open(struct engine *e, struct entry *en, const struct dir_id *d) {
+    bool all = true;
     for (unsigned i = 0; i < e->files_high; i++) {
+        const struct file_slot *f = &e->p.st->files[i];
+        all &= !to_publish(f, d) || f->client == en->client || views_look(e, i);
+    }
+    for (unsigned i = 0; all && i < e->files_high; i++) {
         struct file_slot *f = &e->p.st->files[i];
-        bool named = f->flags & OPEN_FOLLOWED || f->linked || f->dropped || f->unnamed || f->error;
-        if (f->state == FILE_OPEN && !named && in_dir(f, d)) {
+        if (to_publish(f, d)) {
             f->shared |= f->client != en->client;
             f->close_flags |= CLOSE_SPAWNED;
             commit_publish(&e->commit, i, en->msg.number);
         }
     }
+    en->begun = all;
+    e->progress |= all; // as in do_sync
+    return all;
 }
 
 enum verdict waits_for(struct engine *e, struct entry *en) {
@@ -71,8 +84,8 @@ enum verdict waits_for(struct engine *e, struct entry *en) {
         if (os_fstat(en->fds[0], &s) == 0) {
             d = (struct dir_id){s.st_dev, s.st_ino};
         }
-        if (en->msg.value && en->state == ENTRY_RECORDED) {
-            publish_open(e, en, &d);
+        if (en->msg.value && (en->state == ENTRY_RECORDED || !en->begun) && !publish_open(e, en, &d)) {
+            return WAIT;
         }
         left = en->msg.scope == WAIT_DIR
                    ? commit_before(&e->commit, en->msg.number + (en->msg.value != 0), in_dir, &d)

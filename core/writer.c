@@ -45,10 +45,19 @@ void writer_start(struct writer *w, struct pair *p, struct io *io) {
     w->io = io;
 }
 
+void writer_extend(struct writer *w, unsigned slot, const struct msg_hand_over *what) {
+    struct file_slot *f = slot_file(w, slot);
+    struct file_run *r = &w->run[slot];
+    const struct extent *last = &what->extent[what->n - 1];
+    uint64_t end = what->index * CHUNK_SIZE + last->off + last->len;
+    r->end = writer_settled(w, slot, UINT64_MAX) ? end : max_u64(r->end, end);
+    f->size_end = max_u64(f->size_end, end);
+}
+
 void writer_add(struct writer *w, unsigned chunk) {
     struct chunk_slot *cs = &w->p->st->chunks[chunk];
     struct file_run *r = &w->run[cs->file];
-    struct file_slot *f = slot_file(w, cs->file);
+    writer_extend(w, cs->file, &cs->what);
     w->chunk[chunk] = (struct chunk_run){0};
     if (r->tail) {
         w->chunk[r->tail - 1].next = chunk + 1;
@@ -56,8 +65,7 @@ void writer_add(struct writer *w, unsigned chunk) {
         r->head = chunk + 1;
     }
     r->tail = chunk + 1;
-    const struct extent *last = &cs->what.extent[cs->what.n - 1];
-    f->size_end = max_u64(f->size_end, cs->what.index * CHUNK_SIZE + last->off + last->len);
+    r->taken += cs->taken != TAKEN_NOT;
     activate(w, cs->file);
 }
 
@@ -87,7 +95,7 @@ bool writer_settled(const struct writer *w, unsigned slot, uint64_t number) {
             return false;
         }
     }
-    return !r->fence && (!r->head || word_number(w, r->head - 1) >= number) &&
+    return !r->fence && r->taken == 0 && (!r->head || word_number(w, r->head - 1) >= number) &&
            !(w->held && w->held(w->drain, slot, number));
 }
 
@@ -113,6 +121,13 @@ static unsigned pop(struct writer *w, struct file_run *r) {
 }
 
 static void free_chunk(struct writer *w, unsigned chunk) {
+    const struct chunk_slot *cs = &w->p->st->chunks[chunk];
+    w->run[cs->file].taken -= cs->taken != TAKEN_NOT;
+    if (cs->taken == TAKEN_HELD) { // only its bytes were taken: the client may be writing into it
+        uint64_t word = chunk_load(w->p, chunk);
+        chunk_store(w->p, chunk, CHUNK_TAKEN, chunk_word_client(word), chunk_word_number(word));
+        return;
+    }
     chunk_store(w->p, chunk, CHUNK_FREE, 0, 0);
     w->on_free(w->arg, chunk);
 }

@@ -23,6 +23,8 @@
 struct file_run {
     uint32_t head, tail; // chunks handed over, oldest first: chunk + 1, linked by chunk_run.next
     uint32_t flying;
+    uint32_t taken; // of all these: out of its client's hands (hands.h)
+    uint64_t end;   // of the last byte handed over since everything was in the file
     uint64_t fly_index[FLY_MAX];
     uint64_t fly_number[FLY_MAX];
     bool gate;   // a gate job is in hand: nothing else of this file is started
@@ -69,6 +71,8 @@ void writer_start(struct writer *w, struct pair *p, struct io *io);
 /** After a restart: queues every chunk found handed or flying, in the order of numbers; files with chunks in flight are
  *  fenced first, since the kernel may still be finishing the dead engine's writes. */
 void writer_rebuild(struct writer *w);
+/** What has been handed over of the file ends here (writer_add says it itself). */
+void writer_extend(struct writer *w, unsigned slot, const struct msg_hand_over *what);
 /** A chunk whose word has become CHUNK_HANDED. */
 void writer_add(struct writer *w, unsigned chunk);
 /** A client waits for space up to `end` bytes. Call once per question, then writer_reserved each time something has
@@ -77,7 +81,8 @@ void writer_reserve(struct writer *w, unsigned slot, uint64_t end);
 int writer_reserved(const struct writer *w, unsigned slot, uint64_t end);
 /** From here on by the page cache alone. What is in flight goes on as it is. */
 void writer_buffered(struct file_slot *f);
-/** True when every chunk of the file handed over with a number < `number` is in the kernel's file. */
+/** True when every chunk of the file handed over with a number < `number`, and every one that was taken, is in the
+ *  kernel's file. */
 bool writer_settled(const struct writer *w, unsigned slot, uint64_t number);
 /** Throws away what is handed over and not in flight: the file failed or was dropped. */
 void writer_discard(struct writer *w, unsigned slot);

@@ -16,6 +16,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
+#include "../core/labels.h"
 #include "../core/log.h"
 #include "../core/os.h"
 #include "../core/runtime.h"
@@ -158,9 +159,8 @@ static int session_begin(const struct msg *a, const int *fds, int n) {
         close_fds(fds, n);
         return -EPROTO;
     }
-    struct numbers *num = os_mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, fds[1], 0);
+    struct numbers *num = os_mmap(NULL, NUMBERS_PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, fds[1], 0);
     struct tables *tab = os_mmap(NULL, sizeof(struct tables), PROT_READ, MAP_SHARED, fds[2], 0);
-    os_close(fds[1]);
     os_close(fds[2]);
     int r = os_is_err(num) ? (int)(intptr_t)num : os_is_err(tab) ? (int)(intptr_t)tab : 0;
     if (r == 0 && tab->magic != TABLES_MAGIC) {
@@ -168,9 +168,10 @@ static int session_begin(const struct msg *a, const int *fds, int n) {
     }
     if (r < 0) {
         os_close(fds[0]);
+        os_close(fds[1]);
         return r;
     }
-    r = chunks_begin(fds[0], a->u.hello.staging_max, tab);
+    r = chunks_begin(fds, a->u.hello.client, a->u.hello.staging_max, tab);
     if (r < 0) {
         return r;
     }

@@ -52,15 +52,15 @@ void client_put_chunk(unsigned chunk);
 /** The memory of a chunk that this client has in its hands or handed over. */
 void *client_chunk_mem(unsigned chunk);
 
-/** The engine's word on a chunk handed over with `number`: still unwritten (handed or flying)? */
-bool client_chunk_unwritten(unsigned chunk, uint64_t number);
-
 /** Prints failures of files closed earlier that the engine has told since the last call (P6), on stderr. Returns how
  *  many are new. One load when there are none. */
 int client_report_failures(void);
 
-/** Hands a chunk over: `m` is a HAND_OVER, complete but for its number. It is noted for client_next_unwritten before it
- *  is sent, and is no longer in this process's hands whatever the result. */
+/** Says what is in a chunk in hand, once it is there: `n` extents of the file's chunk `index`. The engine reads it when
+ *  another process looks at the file (core/labels.h), and so does client_next_unwritten. */
+void client_label(unsigned chunk, uint64_t file, uint64_t index, const struct extent *e, uint32_t n);
+/** Hands a chunk over: `m` is a HAND_OVER, complete but for its number. It is labelled before it is sent, and is no
+ *  longer in this process's hands whatever the result. */
 int client_hand_over(struct msg *m);
 /** Gives all chunks in hand back to the engine: nothing is captured any more. */
 void client_return_chunks(void);

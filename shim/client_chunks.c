@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 //
-// client_chunks: staging memory in this process: the window it is mapped in, the chunks in hand, and a note of each
-// chunk handed over, so that its bytes are found again when keeper and engine are killed. Knows no file but by its id.
+// client_chunks: staging memory in this process: the window it is mapped in, the chunks in hand, and the label of each
+// chunk, by which its bytes are found again when keeper and engine are killed, too. Knows no file but by its id.
 //
 // Locks: `borrowing` is held while the engine is asked for chunks, so that one thread asks for all; `hands` only for
 // the few instructions that change the stack of chunks in hand. Order: borrowing -> hands.
@@ -10,6 +10,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
+#include "../core/labels.h"
 #include "../core/os.h"
 #include "../core/staging.h"
 #include "client_inside.h"
@@ -22,47 +23,58 @@
 
 #define HAND_MAX 32
 
-/** What is known of a chunk that this process has had. */
-struct note {
-    uint64_t borrowed; // low 48 bits of the borrow message's number, as in the chunk's word
-    uint64_t number;   // of the hand-over message; 0: in hand
-    uint64_t file;
-    uint64_t index;
-    uint32_t n;
-    struct extent extent[EXTENTS_MAX];
-};
-
 static struct chunks {
     struct lock borrowing, hands;
     const struct tables *tables; // stays mapped after a loss
     int staging;                 // handle of the memfd, while there is a window
-    char *window;                // NULL: no session. (No initial values here: 3 MB of zeros stay out of the file)
+    char *window;                // NULL: no session
+    struct label *labels;        // one a chunk
     uint64_t size;
     uint32_t count;              // chunks in the window
     uint32_t high;               // highest chunk ever mapped + 1
     _Atomic uint32_t n_hand;
     uint32_t hand[HAND_MAX];
     uint8_t mapped[CHUNKS_MAX / 8];
-    struct note notes[CHUNKS_MAX];
 } chunks;
 
 #define NUMBER_MASK ((1ull << 48) - 1)
 
-int chunks_begin(int staging_fd, uint64_t max, const struct tables *tables) {
+static void unmap_labels(void) {
+    if (chunks.labels) {
+        os_munmap(chunks.labels, align_up(chunks.count * sizeof(struct label), NUMBERS_PAGE));
+    }
+    chunks.labels = NULL;
+}
+
+// Not for a child: it would write its parent's.
+static struct label *map_labels(int fd, unsigned client) {
+    size_t bytes = align_up(chunks.count * sizeof(struct label), NUMBERS_PAGE);
+    void *m = os_mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, (off_t)labels_offset(client));
+    if (os_is_err(m)) {
+        return NULL;
+    }
+    os_madvise(m, bytes, MADV_DONTFORK);
+    return m;
+}
+
+int chunks_begin(const int fds[2], unsigned client, uint64_t max, const struct tables *tables) {
     uint64_t size = align_down(min_u64(max, (uint64_t)CHUNKS_MAX * CHUNK_SIZE), CHUNK_SIZE);
-    int handle = own_add(staging_fd);
+    int handle = own_add(fds[0]);
+    chunks.count = (uint32_t)(size / CHUNK_SIZE);
+    chunks.labels = handle >= 0 && size ? map_labels(fds[1], client) : NULL;
+    os_close(fds[1]);
     if (handle < 0) {
         return handle;
     }
-    chunks.window = size ? staging_window(size) : NULL;
+    chunks.window = chunks.labels ? staging_window(size) : NULL;
     if (!chunks.window) {
         own_drop(handle);
+        unmap_labels();
         return size ? -ENOMEM : -EPROTO;
     }
     chunks.staging = handle;
     chunks.tables = tables;
     chunks.size = size;
-    chunks.count = (uint32_t)(size / CHUNK_SIZE);
     return 0;
 }
 
@@ -70,7 +82,6 @@ static void forget(void) {
     chunks.window = NULL;
     chunks.n_hand = 0;
     memset(chunks.mapped, 0, sizeof chunks.mapped);
-    memset(chunks.notes, 0, chunks.high * sizeof chunks.notes[0]);
     chunks.high = 0;
 }
 
@@ -78,6 +89,7 @@ void chunks_end(void) {
     if (chunks.window) {
         os_munmap(chunks.window, chunks.size);
         own_drop(chunks.staging);
+        unmap_labels();
     }
     forget();
 }
@@ -86,6 +98,7 @@ void chunks_after_fork(void) {
     // Not unmapped: what was mapped is not here (MADV_DONTFORK), and the holes may be somebody else's by now.
     chunks.borrowing = (struct lock){0};
     chunks.hands = (struct lock){0};
+    chunks.labels = NULL;
     forget();
 }
 
@@ -163,10 +176,7 @@ static int borrow(void) {
             first = first == -EAGAIN ? r : first;
             continue;
         }
-        struct note *note = &chunks.notes[c];
-        note->number = 0;
-        note->file = 0;
-        note->borrowed = q.number & NUMBER_MASK;
+        label_begin(&chunks.labels[c], q.number & NUMBER_MASK);
         if (first < 0) {
             first = (int)c;
         } else {
@@ -209,54 +219,54 @@ void client_return_chunks(void) {
     }
 }
 
+void client_label(unsigned chunk, uint64_t file, uint64_t index, const struct extent *e, uint32_t n) {
+    label_write(&chunks.labels[chunk], file, index, e, n);
+}
+
 int client_hand_over(struct msg *m) {
     const struct msg_hand_over *h = &m->u.hand_over;
-    struct note *note = &chunks.notes[h->chunk];
+    client_label(h->chunk, m->file, h->index, h->extent, h->n);
     m->number = client_number();
-    note->index = h->index;
-    note->n = h->n;
-    memcpy(note->extent, h->extent, sizeof note->extent);
-    note->file = m->file;
-    note->number = m->number;
+    atomic_store_explicit(&chunks.labels[h->chunk].number, m->number, memory_order_relaxed);
     return client_tell(m);
 }
 
-static bool unwritten(unsigned chunk, const struct note *note) {
+static uint64_t handed(unsigned chunk) {
+    return atomic_load_explicit(&chunks.labels[chunk].number, memory_order_relaxed);
+}
+
+static bool unwritten(unsigned chunk) {
+    const struct label *l = &chunks.labels[chunk];
     uint64_t w = atomic_load_explicit(&chunks.tables->chunks[chunk], memory_order_acquire);
-    enum chunk_state s = chunk_word_state(w);
     if (chunk_word_client(w) != client_slot()) {
         return false;
     }
-    // Still lent as we got it: the engine has not read the hand-over. Lent anew has another number.
-    return s == CHUNK_LENT ? chunk_word_number(w) == note->borrowed
-                           : (s == CHUNK_HANDED || s == CHUNK_FLYING) &&
-                                 chunk_word_number(w) == (note->number & NUMBER_MASK);
-}
-
-bool client_chunk_unwritten(unsigned chunk, uint64_t number) {
-    return chunk < chunks.count && chunks.tables && chunks.notes[chunk].number == number &&
-           unwritten(chunk, &chunks.notes[chunk]);
+    switch (chunk_word_state(w)) {
+    case CHUNK_LENT: // still as we got it: the engine has not read the hand-over. Lent anew has another number
+        return chunk_word_number(w) == atomic_load_explicit(&l->borrowed, memory_order_relaxed);
+    case CHUNK_HANDED:
+    case CHUNK_FLYING:
+        return chunk_word_number(w) == (handed(chunk) & NUMBER_MASK);
+    default: // TAKEN: we were writing when it was taken
+        return chunk_word_state(w) == CHUNK_TAKEN;
+    }
 }
 
 bool client_next_unwritten(uint64_t file, uint64_t after, struct msg *m, void **mem) {
-    const struct note *best = NULL;
+    uint32_t best = chunks.high;
     for (uint32_t i = 0; i < chunks.high; i++) {
-        const struct note *note = &chunks.notes[i];
-        if (note->file == file && note->number > after && (!best || note->number < best->number) &&
-            unwritten(i, note)) {
-            best = note;
+        uint64_t number = handed(i);
+        if (chunks.labels[i].file == file && number > after && (best == chunks.high || number < handed(best)) &&
+            unwritten(i)) {
+            best = i;
         }
     }
-    if (!best) {
+    if (best == chunks.high || !label_read(&chunks.labels[best], &file, &m->u.hand_over)) {
         return false;
     }
-    uint32_t chunk = (uint32_t)(best - chunks.notes);
-    m->number = best->number;
-    m->u.hand_over.chunk = chunk;
-    m->u.hand_over.n = best->n;
-    m->u.hand_over.index = best->index;
-    memcpy(m->u.hand_over.extent, best->extent, sizeof best->extent);
-    *mem = client_chunk_mem(chunk);
+    m->number = handed(best);
+    m->u.hand_over.chunk = best;
+    *mem = client_chunk_mem(best);
     return true;
 }
 

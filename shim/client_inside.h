@@ -50,8 +50,9 @@ int conn_send(struct conn *c, const struct msg *m, const int *fds, int nfds, int
 int conn_receive(struct conn *c, struct msg *q, int *fds, int *nfds, int slice_ms);
 
 // client_chunks.c
-/** A new session: `staging_fd` (taken over) backs a window of `max` bytes. Called under the connecting lock. */
-int chunks_begin(int staging_fd, uint64_t max, const struct tables *tables);
+/** A new session: fds[0] (staging) backs a window of `max` bytes, fds[1] holds the labels of `client`; both are taken
+ *  over. Called under the connecting lock. */
+int chunks_begin(const int fds[2], unsigned client, uint64_t max, const struct tables *tables);
 /** Forgets window, hands and notes: before a new session, when nothing needs the old one any more. */
 void chunks_end(void);
 /** In a fork child: the mappings are not there. */

@@ -129,20 +129,6 @@ struct file *file_by_inode(dev_t dev, ino_t ino, bool inherited) {
 
 // ---- Under the lock
 
-void file_begin(struct file *f, int fd) {
-    if (UNLIKELY(f->inherited)) {
-        if (!f->settled && client_connect() == 0) {
-            struct msg q = {.type = MSG_SETTLE, .file = f->id, .slot = f->slot};
-            client_ask(&q, NULL, 0, NULL, NULL, -1);
-            f->settled = true;
-        }
-        return;
-    }
-    if (UNLIKELY(f->epoch != client_epoch())) {
-        lost_recover(f, fd);
-    }
-}
-
 // What the engine says of the file; NULL: nothing.
 static const struct file_public *said(const struct file *f) {
     const struct tables *t = f->id != 0 && !f->lost && !f->inherited ? client_tables() : NULL;
@@ -190,6 +176,24 @@ int file_settle_locked(struct file *f, int fd) {
     return file_known_error(f);
 }
 
+void file_begin(struct file *f, int fd) {
+    if (UNLIKELY(f->inherited)) {
+        if (!f->settled && client_connect() == 0) {
+            struct msg q = {.type = MSG_SETTLE, .file = f->id, .slot = f->slot};
+            client_ask(&q, NULL, 0, NULL, NULL, -1);
+            f->settled = true;
+        }
+        return;
+    }
+    if (UNLIKELY(f->epoch != client_epoch())) {
+        lost_recover(f, fd);
+    }
+    if (!file_is_native(f) && file_looked_at(f)) {
+        file_settle_locked(f, fd); // its error is kept
+        f->native = true;
+    }
+}
+
 int file_settle(struct file *f, int fd) {
     sigset_t saved;
     lock_take(&f->lock, &saved);
@@ -219,9 +223,14 @@ static bool links_known(const struct file *f) {
     return p && atomic_load_explicit(&p->id, memory_order_acquire) == f->id && atomic_load(&p->links);
 }
 
-void file_fix_stat(struct file *f, struct stat *st) {
+void file_fix_stat(struct file *f, int fd, struct stat *st) {
     if (f->followed) {
         return;
+    }
+    // Staged bytes of the parent's count, in a child; what a child or whoever has it open has cut off does not.
+    if (f->inherited || (f->staged_end > 0 && (file_has_spawned(f) || file_looked_at(f)))) {
+        file_settle(f, fd);
+        os_fstat(fd, st);
     }
     if (f->inherited) { // as long as the engine has it, it is going to get its name
         const struct tables *t = client_tables();

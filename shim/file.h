@@ -97,8 +97,9 @@ off_t file_lseek(struct file *f, int fd, off_t off, int whence);
 void file_before_libc(struct file *f, int fd, off_t to);
 /** fallocate(KEEP_SIZE): true if the space is there by what the engine has reserved, and nothing is left to do. */
 bool file_reserve(struct file *f, int fd, off_t off, off_t len);
-/** Corrects what fstat said: size = max(kernel size, staged end), one link, the program's times. */
-void file_fix_stat(struct file *f, struct stat *st);
+/** Corrects what fstat said of `fd`, any descriptor of it: size = max(kernel size, staged end), one link, the program's
+ *  times. Where only the kernel knows the size, it settles and asks again. */
+void file_fix_stat(struct file *f, int fd, struct stat *st);
 
 /** All bytes accepted so far are in the kernel's file and its size is right. 0, or the file's error. */
 int file_settle(struct file *f, int fd);
@@ -139,6 +140,9 @@ void file_after_fork(void);
 static inline bool file_has_spawned(const struct file *f) {
     return UNLIKELY(atomic_load_explicit(&shim.spawned, memory_order_relaxed) != f->spawned_at);
 }
+/** Another process has it open, to read what is written or to write as well: nothing is staged from the next call on,
+ *  and only the kernel knows its size. */
+bool file_looked_at(const struct file *f);
 /** The object of this process with the engine's id, or NULL. */
 struct file *file_by_id(uint64_t id);
 /** An open one of this process on this inode, or NULL; with `inherited`, also of the one that it was forked from. */

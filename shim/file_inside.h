@@ -8,15 +8,12 @@
 
 #include "file.h"
 
-/** Before everything else under the lock: recovers the file if keeper and engine were lost since, and settles an
- *  inherited one at its first use in a fork child. `fd` may be -1. */
+/** Before everything else under the lock: recovers the file if keeper and engine were lost since, settles an inherited
+ *  one at its first use in a fork child, and ends staging if another process looks at it. `fd` may be -1. */
 void file_begin(struct file *f, int fd);
 
 /** The file's known error (P6), the client's or the engine's, or 0. */
 int file_known_error(struct file *f);
-
-/** Another process has it open, to read what is written or to write as well: nothing may be staged any more. */
-bool file_looked_at(const struct file *f);
 
 /** A question about the file, under the lock; keeps its error. 0, an error, or -EPIPE: recovered, it is native. */
 int file_ask(struct file *f, int fd, unsigned type, unsigned scope);

@@ -165,6 +165,7 @@ static ssize_t put_part(struct file *f, uint64_t off, const void *src, uint32_t 
     }
     struct held *h = &f->held[i];
     copy_in((char *)h->mem + in, src, len);
+    client_label(h->chunk, f->id, index, h->extent, h->n); // behind the copy: whoever reads it believes it
     f->staged_end = max_u64(f->staged_end, off + len);
     // A file's first chunk has no bytes below NATIVE_HEAD.
     if (extents_full(h->extent, h->n, index == 0 ? NATIVE_HEAD : 0, CHUNK_SIZE)) {

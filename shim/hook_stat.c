@@ -60,19 +60,14 @@ static int corrected(int r, int fd, struct stat *st) {
     if (UNLIKELY(r == 0 && st->st_nlink == 0 && !captured(fd)) && !names_native()) {
         struct file *f = file_by_inode(st->st_dev, st->st_ino, false); // opened again, to be read
         if (f != NULL && !f->followed) {
-            file_fix_stat(f, st);
+            file_fix_stat(f, fd, st);
         } else {
             names_fix_links(st); // closed and pending, or another process's
         }
     } else if (UNLIKELY(fd_peek(fd) != NULL) && r == 0) {
         struct file *f = fd_get(fd, false);
-        // Staged bytes of the parent's count, in a child; what a child has cut off does not, in the parent.
-        if (f != NULL && (f->inherited || (f->staged_end > 0 && file_has_spawned(f)))) {
-            file_settle(f, fd);
-            os_fstat(fd, st);
-        }
         if (f != NULL) {
-            file_fix_stat(f, st);
+            file_fix_stat(f, fd, st);
         }
     }
     if (r == 0 && st->st_nlink == 1 && UNLIKELY(!names_native()) && names_deleted(st)) {

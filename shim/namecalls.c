@@ -231,7 +231,7 @@ void names_fix_links(struct stat *st) {
 void names_fix_stat(const struct lent *l, struct stat *st) {
     st->st_nlink = 1;
     if (l->own != NULL) {
-        file_fix_stat(l->own, st);
+        file_fix_stat(l->own, l->fd, st);
         return;
     }
     if ((uint64_t)st->st_size < l->size) {
@@ -361,13 +361,15 @@ static int open_hidden(const struct place *p, uint64_t word, int flags, struct l
     if (!hidden_from_kernel(word)) {
         return 0;
     }
+    unsigned lend = flags & O_PATH ? 0 : LEND_SETTLE;
     if (excl || (flags & O_ACCMODE) != O_RDONLY || (flags & O_TRUNC)) {
+        lend |= lend ? LEND_WRITE : 0;
         int r = names_clear(word);
         if (r != 1 || excl) {
             return r == 1 ? -EEXIST : r;
         }
     }
-    return names_lend_place(p, word, flags & O_PATH ? 0 : LEND_SETTLE, ret) == 0;
+    return names_lend_place(p, word, lend, ret) == 0;
 }
 
 int names_before_open(int dirfd, const char *path, int flags, struct lent *ret) {

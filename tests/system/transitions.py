@@ -17,6 +17,7 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 from fc import *  # noqa: E402,F403
 from canaries import engine  # noqa: E402
+from hands import RW, W, both  # noqa: E402
 from rotation import Rotation  # noqa: E402
 
 SAVES = 3
@@ -38,6 +39,8 @@ def run(args):
     try:
         if point.startswith(("item", "stripe", "safe", "end-")):
             return point, k, (cut_off if point == "item-unplaced" else striped)(box), os.path.exists(hits[0])
+        if point.startswith("hands"):
+            return point, k, looked_at(box), os.path.exists(hits[0])
         for n, (kind, ranks) in enumerate(jobs):
             wrong = job(box, "j%d" % n, kind, ranks)
             if wrong:
@@ -80,6 +83,17 @@ def striped(box):
         got = check_saves(os.path.join(box.d, "ckpt-%d.pt" % i) for i in (1, 2))
         assert all(state == "whole" for state, _ in got.values()), got
         assert not box.leftovers(), box.leftovers()
+    except AssertionError as e:
+        return "%s; log %s" % (e, box.engine_log().splitlines()[-4:])
+    return None
+
+
+def looked_at(box):
+    """Another process opens the file, reads all of it and writes where the first one holds bytes; both go on."""
+    try:
+        both(box, [("A", "open", 0, "f.pt", W), ("A", "write", 0, 3 * MIB, 1), ("A", "pwrite", 0, 9 * MIB, 200000, 2),
+                   ("B", "open", 0, "f.pt", RW), ("B", "read", 0), ("B", "pwrite", 0, 2 * MIB, 8000, 3),
+                   ("A", "write", 0, 4 * MIB, 4), ("A", "close", 0), ("B", "read", 0), ("B", "close", 0)])
     except AssertionError as e:
         return "%s; log %s" % (e, box.engine_log().splitlines()[-4:])
     return None
