@@ -290,26 +290,31 @@ void clients_rebuild(struct engine *e) {
     }
 }
 
-static void tell_devices(const struct engine *e, struct status *s) {
+static void tell_device(struct status *s, unsigned wanted, const struct status_device *d) {
+    if (s->n_devices++ == wanted) {
+        s->device = *d;
+    }
+}
+
+static void tell_devices(const struct engine *e, struct status *s, unsigned wanted) {
     const struct state *st = e->p.st;
     const char *list = st->config.stripes;
     for (unsigned i = 0; i < STRIPES_MAX && *list; i++) {
-        const size_t cap = sizeof s->devices->where, len = strcspn(list, ":"), skip = len < cap ? 0 : len + 1 - cap;
-        struct status_device *d = &s->devices[s->n_devices];
+        const size_t cap = sizeof s->device.where, len = strcspn(list, ":"), skip = len < cap ? 0 : len + 1 - cap;
         if (st->fd_stripe[i] > 0) {
-            *d = (struct status_device){e->drain.stripes.stripe[i].dev, st->striped_bytes[i], i + 1, 0, ""};
-            d->unused = e->drain.stripes.stripe[i].fd <= 0;
-            memcpy(d->where, list + skip, len - skip);
-            s->n_devices++;
+            struct status_device d = {e->drain.stripes.stripe[i].dev, st->striped_bytes[i], i + 1, 0, ""};
+            d.unused = e->drain.stripes.stripe[i].fd <= 0;
+            memcpy(d.where, list + skip, len - skip);
+            tell_device(s, wanted, &d);
         }
         list += len + (list[len] == ':');
     }
     for (unsigned i = 0; i < TARGETS_MAX && st->targets[i].dev; i++) {
-        s->devices[s->n_devices++] = (struct status_device){st->targets[i].dev, st->targets[i].written, 0, 0, ""};
+        tell_device(s, wanted, &(struct status_device){st->targets[i].dev, st->targets[i].written, 0, 0, ""});
     }
 }
 
-void clients_status(struct engine *e, struct status *s) {
+void clients_status(struct engine *e, struct status *s, unsigned device) {
     struct state *st = e->p.st;
     *s = (struct status){.keeper_pid = st->keeper_pid,
                          .engine_pid = st->engine_pid,
@@ -332,7 +337,7 @@ void clients_status(struct engine *e, struct status *s) {
         s->behind_bytes += lives ? writer_bytes(&e->writer, i) + drain_bytes(&e->drain, i) : 0;
         s->striped_bytes += lives ? atomic_load(&e->p.t->files[i].striped) * CHUNK_SIZE : 0;
     }
-    tell_devices(e, s);
+    tell_devices(e, s, device);
     broken_tell(st, s);
     log_format(s->backend, sizeof s->backend, "%s", io_name(e->io));
     log_format(s->note, sizeof s->note, "%s", st->note);
@@ -363,7 +368,7 @@ bool clients_at_once(struct engine *e, unsigned conn, const struct msg *m, int *
         return true;
     case MSG_STATUS:
         a = (struct msg){.type = MSG_STATUS, .number = m->number};
-        clients_status(e, &a.u.status);
+        clients_status(e, &a.u.status, m->slot);
         entries_reply(e, conn, &a, 0, NULL, 0);
         return true;
     case MSG_FAILURES: {

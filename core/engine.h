@@ -109,7 +109,7 @@ unsigned changes_before(const struct engine *e, uint64_t number);
 /** Handles what has no place in the order: hello, status, failures. True when `m` was one of these. */
 bool clients_at_once(struct engine *e, unsigned conn, const struct msg *m, int *fds, int nfds);
 void clients_hello(struct engine *e, unsigned conn, const struct msg *m, int *fds, int nfds);
-void clients_status(struct engine *e, struct status *s);
+void clients_status(struct engine *e, struct status *s, unsigned device);
 void clients_gone(struct engine *e, unsigned client);
 void clients_turn(struct engine *e);
 /** The process of `client` is about to end: what an earlier image of it (before an exec) left open is closed as entry

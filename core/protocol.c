@@ -132,7 +132,8 @@ static bool check_body(const struct msg *m) {
         return m->scope <= WAIT_DIR_SAFE;
     case MSG_STATUS:
         return terminated(m->u.status.backend, sizeof m->u.status.backend) &&
-               terminated(m->u.status.note, sizeof m->u.status.note);
+               terminated(m->u.status.note, sizeof m->u.status.note) &&
+               terminated(m->u.status.device.where, sizeof m->u.status.device.where);
     case MSG_FAILURES:
         return terminated(m->u.text, sizeof m->u.text);
     default:

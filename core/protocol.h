@@ -29,7 +29,7 @@
 #define MSG_FDS_MAX 3
 #define EXTENTS_MAX 16
 #define WHERE_CAP   240 // where the program opened a file, as text
-#define STATUS_DEVICES 24
+#define STATUS_DEVICES 24 // stripes and targets
 #define FAILURE_CAP 720 // the line that reports a failure
 
 enum msg_type {
@@ -174,10 +174,10 @@ struct status {
     char backend[16];       // "uring" or "threads"
     char note[200];         // why a slower way was taken; may be empty
     uint32_t safe_files;    // pending ones that would be had from the stripes
-    uint32_t n_devices;
+    uint32_t n_devices;     // that can be asked for
     uint64_t behind_bytes;  // handed over, and not in the kernel's file yet: of open files, too
     uint64_t striped_bytes; // of these: on stripes, and not in staging any more
-    struct status_device devices[STATUS_DEVICES];
+    struct status_device device; // one of them: that with the question's number (`slot`), if there is one
     uint32_t retrying;      // closed files with a failed step that is tried again
     uint32_t retry_seconds; // since the first of these failures
     char retry[NAME_CAP];   // the file that it held up

@@ -17,10 +17,33 @@
 #define WATCH_MS  1000
 #define SAMPLE_MS 500
 
-static void json_devices(const struct status *s) {
+/** What an engine says, and of each of its devices. */
+struct told {
+    struct status s;
+    struct status_device devices[STATUS_DEVICES];
+};
+
+static int ask(const struct link *l, struct told *t) {
+    *t = (struct told){0};
+    for (unsigned i = 0; i == 0 || i < t->s.n_devices; i++) {
+        struct msg m = {.type = MSG_STATUS, .slot = i};
+        int r = tool_ask(l, &m, NULL, NULL);
+        if (r < 0) {
+            return r;
+        }
+        if (i == 0) {
+            t->s = m.u.status;
+            t->s.n_devices = t->s.n_devices < STATUS_DEVICES ? t->s.n_devices : STATUS_DEVICES;
+        }
+        t->devices[i] = m.u.status.device;
+    }
+    return 0;
+}
+
+static void json_devices(const struct told *t) {
     printf("\"devices\": [");
-    for (unsigned i = 0; i < s->n_devices; i++) {
-        const struct status_device *d = &s->devices[i];
+    for (unsigned i = 0; i < t->s.n_devices; i++) {
+        const struct status_device *d = &t->devices[i];
         printf("%s{\"device\": \"%u:%u\", \"stripe\": %u, \"written_bytes\": %lu, ", i ? ", " : "", major(d->dev),
                minor(d->dev), d->stripe, (unsigned long)d->written);
         printf("\"failed\": %s, \"where\": ", d->unused ? "true" : "false");
@@ -30,7 +53,8 @@ static void json_devices(const struct status *s) {
     printf("]");
 }
 
-static void print_json(const struct status *s) {
+static void print_json(const struct told *t) {
+    const struct status *s = &t->s;
     printf("{\"keeper_pid\": %d, \"engine_pid\": %d, \"clients\": %u, \"pending_files\": %u, \"pending_bytes\": %lu, "
            "\"staging_bytes\": %lu, \"staging_used\": %lu, \"published_files\": %lu, \"failures\": %u, "
            "\"restarts\": %u, \"written_bytes\": %lu, \"retrying\": %u, \"broken\": %u, \"backend\": \"%s\", "
@@ -39,7 +63,7 @@ static void print_json(const struct status *s) {
            (unsigned long)s->staging_bytes, (unsigned long)s->staging_used, (unsigned long)s->published_files,
            s->failures, s->restarts, (unsigned long)s->written_bytes, s->retrying, s->broken, s->backend,
            s->safe_files, (unsigned long)s->behind_bytes, (unsigned long)s->striped_bytes);
-    json_devices(s);
+    json_devices(t);
     printf("}\n");
 }
 
@@ -49,7 +73,7 @@ static void print_json(const struct status *s) {
 struct sample {
     uint64_t key;
     int64_t at_ns;
-    struct status s;
+    struct told told;
 };
 
 struct rates {
@@ -64,25 +88,27 @@ static double per_second(uint64_t before, uint64_t now, double seconds) {
     return now < before ? 0 : (double)(now - before) / seconds;
 }
 
-static struct rates rates_between(const struct sample *x, const struct status *now, int64_t now_ns) {
+static struct rates rates_between(const struct sample *x, const struct told *told, int64_t now_ns) {
+    const struct status *now = &told->s, *before = &x->told.s;
     struct rates r = {.seconds = (double)(now_ns - x->at_ns) / 1e9, .left = now->behind_bytes ? -1 : 0};
-    if (x->at_ns == 0 || now_ns <= x->at_ns || now->written_bytes < x->s.written_bytes) {
+    if (x->at_ns == 0 || now_ns <= x->at_ns || now->written_bytes < before->written_bytes) {
         return r; // the first time, or another engine has taken its place
     }
     r.known = true;
-    r.all = per_second(x->s.written_bytes, now->written_bytes, r.seconds);
+    r.all = per_second(before->written_bytes, now->written_bytes, r.seconds);
     r.left = r.all > 0 ? (double)now->behind_bytes / r.all : r.left;
-    for (unsigned i = 0; i < now->n_devices && i < STATUS_DEVICES; i++) {
-        for (unsigned k = 0; k < x->s.n_devices; k++) {
-            bool same = x->s.devices[k].dev == now->devices[i].dev && x->s.devices[k].stripe == now->devices[i].stripe;
-            r.device[i] = same ? per_second(x->s.devices[k].written, now->devices[i].written, r.seconds) : r.device[i];
+    for (unsigned i = 0; i < now->n_devices; i++) {
+        for (unsigned k = 0; k < before->n_devices; k++) {
+            const struct status_device *d = &told->devices[i], *was = &x->told.devices[k];
+            bool same = was->dev == d->dev && was->stripe == d->stripe;
+            r.device[i] = same ? per_second(was->written, d->written, r.seconds) : r.device[i];
         }
     }
     return r;
 }
 
 /** Compares with the last time, and remembers this one. */
-static struct rates sample(struct sample *all, unsigned *n, uint64_t key, const struct status *s) {
+static struct rates sample(struct sample *all, unsigned *n, uint64_t key, const struct told *t) {
     struct sample *x = all;
     while (x < all + *n && x->key != key) {
         x++;
@@ -95,17 +121,21 @@ static struct rates sample(struct sample *all, unsigned *n, uint64_t key, const 
         ++*n;
     }
     int64_t now = os_now_ns(CLOCK_MONOTONIC);
-    struct rates r = rates_between(x, s, now);
+    struct rates r = rates_between(x, t, now);
     x->at_ns = now;
-    x->s = *s;
+    x->told = *t;
     return r;
 }
 
 // ---- status
 
-static void print_devices(const struct status *s, const struct rates *r) {
-    for (unsigned i = 0; i < s->n_devices; i++) {
-        const struct status_device *d = &s->devices[i];
+static bool has_stripes(const struct told *t) {
+    return t->s.n_devices > 0 && t->devices[0].stripe;
+}
+
+static void print_devices(const struct told *t, const struct rates *r) {
+    for (unsigned i = 0; i < t->s.n_devices; i++) {
+        const struct status_device *d = &t->devices[i];
         char line[80], name[32];
         snprintf(name, sizeof name, d->stripe ? "stripe %u" : "target", d->stripe);
         printf("  %-10s ", name);
@@ -117,8 +147,9 @@ static void print_devices(const struct status *s, const struct rates *r) {
     }
 }
 
-static void print_text(const struct status *s, const struct rates *r) {
-    bool stripes = s->n_devices > 0 && s->devices[0].stripe;
+static void print_text(const struct told *t, const struct rates *r) {
+    const struct status *s = &t->s;
+    bool stripes = has_stripes(t);
     printf("engine %d (keeper %d, %s%s)\n", s->engine_pid, s->keeper_pid, s->backend,
            s->restarts ? ", was restarted" : "");
     printf("  clients    %u\n", s->clients);
@@ -135,7 +166,7 @@ static void print_text(const struct status *s, const struct rates *r) {
     }
     printf("  published  %lu files, %.1f MiB written\n", (unsigned long)s->published_files,
            (double)s->written_bytes / MIB);
-    print_devices(s, r);
+    print_devices(t, r);
     printf("  staging    %.0f of %.0f MiB in use\n", (double)s->staging_used / MIB, (double)s->staging_bytes / MIB);
     printf("  failures   %u\n", s->failures);
     if (s->retrying) {
@@ -165,24 +196,23 @@ static unsigned print_failures(const struct link *l) {
 /** One engine's block. For people, and with something on its way, it is asked twice: so there is a rate. */
 static bool show(const struct link *l, bool json, unsigned *failed) {
     struct sample first = {0};
-    struct msg m = {.type = MSG_STATUS};
-    if (tool_ask(l, &m, NULL, NULL) < 0) {
+    struct told told;
+    if (ask(l, &told) < 0) {
         return false;
     }
-    if (!json && m.u.status.behind_bytes) {
-        first = (struct sample){.at_ns = os_now_ns(CLOCK_MONOTONIC), .s = m.u.status};
+    if (!json && told.s.behind_bytes) {
+        first = (struct sample){.at_ns = os_now_ns(CLOCK_MONOTONIC), .told = told};
         os_sleep_ms(SAMPLE_MS);
-        m = (struct msg){.type = MSG_STATUS};
-        if (tool_ask(l, &m, NULL, NULL) < 0) {
+        if (ask(l, &told) < 0) {
             return false;
         }
     }
-    *failed += m.u.status.failures;
+    *failed += told.s.failures;
     if (json) {
-        print_json(&m.u.status);
+        print_json(&told);
     } else {
-        struct rates r = rates_between(&first, &m.u.status, os_now_ns(CLOCK_MONOTONIC));
-        print_text(&m.u.status, &r);
+        struct rates r = rates_between(&first, &told, os_now_ns(CLOCK_MONOTONIC));
+        print_text(&told, &r);
         print_failures(l);
     }
     return true;
@@ -205,7 +235,7 @@ int tool_status(const struct config *c, bool json) {
         }
     }
     if (!shown && json) {
-        print_json(&(struct status){0});
+        print_json(&(struct told){0});
     } else if (!shown && !silent) {
         printf("no engine is running\n");
     }
@@ -214,7 +244,8 @@ int tool_status(const struct config *c, bool json) {
 
 // ---- status --watch
 
-static void print_rate(const struct status *s, const struct rates *r, bool json) {
+static void print_rate(const struct told *t, const struct rates *r, bool json) {
+    const struct status *s = &t->s;
     if (json) {
         printf("{\"engine_pid\": %d, \"pending_files\": %u, \"pending_bytes\": %lu, \"failures\": %u, "
                "\"safe_files\": %u, \"behind_bytes\": %lu",
@@ -222,16 +253,16 @@ static void print_rate(const struct status *s, const struct rates *r, bool json)
                (unsigned long)s->behind_bytes);
         r->known ? printf(", \"bytes_per_second\": %.0f", r->all) : printf(", \"bytes_per_second\": null");
         r->left < 0 ? printf(", \"seconds_left\": null, ") : printf(", \"seconds_left\": %.1f, ", r->left);
-        json_devices(s);
+        json_devices(t);
         printf("}\n");
         return;
     }
     printf("engine %d: %u files pending", s->engine_pid, s->pending_files);
-    s->n_devices > 0 && s->devices[0].stripe ? printf(", %u of them safe", s->safe_files) : 0;
+    has_stripes(t) ? printf(", %u of them safe", s->safe_files) : 0;
     printf(", %.1f MiB to go", (double)s->behind_bytes / MIB);
     r->known ? printf(", %.1f MiB/s", r->all / MIB) : 0;
     for (unsigned i = 0; i < s->n_devices && r->known; i++) {
-        s->devices[i].stripe ? printf(", stripe %u %.1f", s->devices[i].stripe, r->device[i] / MIB) : 0;
+        t->devices[i].stripe ? printf(", stripe %u %.1f", t->devices[i].stripe, r->device[i] / MIB) : 0;
     }
     r->left > 0 ? printf(", %.1f s left", r->left) : 0;
     s->failures ? printf(", %u have failed", s->failures) : 0;
@@ -248,14 +279,13 @@ int tool_watch(const struct config *c, bool json) {
         unsigned n = tool_find_engines(c, &dir, keys);
         for (unsigned i = 0; i < n; i++) {
             struct link l = {0};
-            struct msg m = {.type = MSG_STATUS};
+            struct told told;
             if (tool_link_open(&l, dir, keys[i]) < 0) {
                 continue;
             }
-            if (tool_ask(&l, &m, NULL, NULL) == 0) {
-                const struct status *s = &m.u.status;
-                const struct rates r = sample(samples, &sampled, keys[i], s);
-                print_rate(s, &r, json);
+            if (ask(&l, &told) == 0) {
+                const struct rates r = sample(samples, &sampled, keys[i], &told);
+                print_rate(&told, &r, json);
                 shown++;
             }
             os_close(l.sock);
