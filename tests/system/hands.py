@@ -1,7 +1,6 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: MIT
 # run-as: both
-# backends: uring threads
 # timeout: 100
 #
 # Proves that a process which opens a file that another one is writing sees all bytes of the calls that have returned,
