@@ -259,7 +259,7 @@ static void set_time(struct timespec *to, const struct timespec *from, const str
     }
 }
 
-int file_set_times(struct file *f, const struct timespec ts[2]) {
+int file_set_times(struct file *f, int fd, const struct timespec ts[2]) {
     int64_t ns = os_now_ns(CLOCK_REALTIME_COARSE);
     struct timespec now = {ns / 1000000000, ns % 1000000000};
     struct timespec both[2] = {{0, UTIME_NOW}, {0, UTIME_NOW}};
@@ -272,6 +272,10 @@ int file_set_times(struct file *f, const struct timespec ts[2]) {
     }
     sigset_t saved;
     lock_take(&f->lock, &saved);
+    if (f->stdio) { // libc's own writes change them later, which only the kernel sees: it has them all from here on
+        file_settle_locked(f, fd);
+        f->native = true;
+    }
     set_time(&f->atime, &ts[0], &now);
     set_time(&f->mtime, &ts[1], &now);
     f->times_set = true;
@@ -313,7 +317,8 @@ static void report(const struct file *f) {
 }
 
 // The entry. -EPIPE: nobody takes it.
-static int tell_close(struct file *f) {
+static int tell_close(struct file *f, int fd) {
+    struct stat st;
     struct msg m = {.type = MSG_CLOSE, .file = f->id, .slot = f->slot};
     struct msg_close *c = &m.u.close;
     c->size = f->staged_end;
@@ -321,6 +326,10 @@ static int tell_close(struct file *f) {
     bool times = file_engine_changes(f), set = times && f->times_set;
     c->atime = set ? f->atime : (struct timespec){0, UTIME_OMIT};
     c->mtime = times ? f->mtime : (struct timespec){0, UTIME_OMIT};
+    if (set && f->stdio && os_fstat(fd, &st) == 0) { // see file_set_times
+        c->atime = st.st_atim;
+        c->mtime = st.st_mtim;
+    }
     c->flags = (set ? CLOSE_TIMES : 0) | (f->failed ? CLOSE_ABORT : 0);
     if (atomic_load(&shim.spawned) != f->spawned_at) {
         c->flags |= CLOSE_SPAWNED;
@@ -337,7 +346,7 @@ static int close_locked(struct file *f, int fd) {
                   f->replaces ? "its old content stays" : "there is no file of that name");
     }
     file_known_error(f); // before the engine hears of the close and lets the slot go
-    if (!f->lost && tell_close(f) == -EPIPE) {
+    if (!f->lost && tell_close(f, fd) == -EPIPE) {
         lost_recover(f, fd);
     }
     if (f->lost) {

@@ -112,8 +112,9 @@ void file_count_flush(struct file *f, int fd);
 /** fsync and kin: waits until durable; a new name is published as well and native from then on. With
  *  FASTCKPT_FSYNC=defer it returns at once. */
 int file_fsync(struct file *f, int fd);
-/** Times set by the program (futimens semantics: UTIME_NOW, UTIME_OMIT understood): kept, applied at publish. */
-int file_set_times(struct file *f, const struct timespec ts[2]);
+/** Times set by the program (futimens semantics: UTIME_NOW, UTIME_OMIT understood): kept, applied at publish. Who calls
+ *  sets them on the inode as well, behind this. fd: the program's, or negative. */
+int file_set_times(struct file *f, int fd, const struct timespec ts[2]);
 /** The content has changed now, by a call of the kernel's: what file_set_times kept is over. */
 void file_touch(struct file *f);
 /** The name is deleted while open: never publish. */

@@ -136,8 +136,12 @@ int hook_fchownat(int dirfd, const char *path, uid_t uid, gid_t gid, int flags) 
 // Times of a captured file are kept and applied last; they are set on the inode as well, where whoever it is lent to
 // sees the atime.
 static int set_times(struct lent *l, const struct timespec ts[2]) {
+    int fd = l->own != NULL ? names_fd(l->own) : -1;
+    if (fd >= 0 && l->own->stdio) {
+        file_settle(l->own, fd); // before the inode's are set, see file_set_times
+    }
     long r = LENT(utimensat, AT_FDCWD, l->path, ts, 0);
-    return done(l, l->own != NULL && r == 0 ? file_set_times(l->own, ts) : r);
+    return done(l, l->own != NULL && r == 0 ? file_set_times(l->own, fd, ts) : r);
 }
 
 // The three older forms as the one that the kernel has now. NULL means now. -EINVAL as the kernel says.
@@ -185,8 +189,8 @@ int hook_lutimes(const char *path, const struct timeval tv[2]) {
 }
 
 // On a descriptor: kept for the publish and, like the kernel's call that follows, on the inode. False: a wrong time.
-static bool keep_times(struct file *f, const struct timespec ts[2], int *ret) {
-    int r = f->followed ? 0 : file_set_times(f, ts);
+static bool keep_times(struct file *f, int fd, const struct timespec ts[2], int *ret) {
+    int r = f->followed ? 0 : file_set_times(f, fd, ts);
     *ret = (int)hook_ret(r);
     return r == 0;
 }
@@ -195,7 +199,7 @@ int hook_futimes(int fd, const struct timeval tv[2]) {
     struct file *f = hook_captured(fd);
     struct timespec ts[2];
     int r;
-    if (UNLIKELY(f != NULL) && timespecs(tv, ts) == 0 && !keep_times(f, ts, &r)) {
+    if (UNLIKELY(f != NULL) && timespecs(tv, ts) == 0 && !keep_times(f, fd, ts, &r)) {
         return r;
     }
     before_mode(fd, ".");
@@ -218,7 +222,7 @@ static const struct timespec now_both[2] = {{0, UTIME_NOW}, {0, UTIME_NOW}};
 int hook_futimens(int fd, const struct timespec ts[2]) {
     struct file *f = hook_captured(fd);
     int r;
-    if (UNLIKELY(f != NULL) && !keep_times(f, ts != NULL ? ts : now_both, &r)) {
+    if (UNLIKELY(f != NULL) && !keep_times(f, fd, ts != NULL ? ts : now_both, &r)) {
         return r;
     }
     before_mode(fd, ".");

@@ -42,8 +42,12 @@ void stdio_flush_captured(void) {
     for (int fd = 0; fd < fd_limit(); fd++) {
         FILE *fp = atomic_load_explicit(&fd_streams[fd], memory_order_acquire);
         // A thread that is inside this FILE for ever must not hold up the end of the process.
-        if (fp != NULL && hook_captured(fd) != NULL && ftrylockfile(fp) == 0) {
-            real.fflush_unlocked(fp);
+        struct file *f = fp != NULL ? hook_captured(fd) : NULL;
+        if (f != NULL && ftrylockfile(fp) == 0) {
+            bool writes = pends(fp);
+            if (real.fflush_unlocked(fp) == 0 && writes) {
+                file_touch(f);
+            }
             funlockfile(fp);
         }
     }
