@@ -16,8 +16,10 @@ int files_description(const struct config *c, int fd, bool followed, uint32_t *d
     bool can = !followed && c->direct == DIRECT_AUTO && io_known_fs(fd);
     int own = can ? os_openat(AT_FDCWD, path, O_RDWR | O_DIRECT | O_NONBLOCK, 0) : -EINVAL;
     *direct = own >= 0;
-    static const int modes[] = {O_RDWR, O_WRONLY, O_RDONLY};
-    for (size_t i = 0; own < 0 && i < ARRAY_LEN(modes) - !followed; i++) { // a captured one is written by it
+    // A followed one is only synced: held for writing, it would seem to be written by somebody (shim/shadow.c), and
+    // could not be executed.
+    static const int modes[] = {O_RDONLY, O_RDWR, O_WRONLY};
+    for (size_t i = !followed; own < 0 && i < ARRAY_LEN(modes); i++) {
         own = os_openat(AT_FDCWD, path, modes[i] | O_NONBLOCK, 0);
     }
     *ret_ours = own >= 0;

@@ -21,6 +21,8 @@
 #include <string.h>
 
 #define OPEN_WAIT_MS 2000
+#define OPEN_LOOKS   3
+#define OPEN_AGAIN   (-5002) // no errno: a closer look may find that the file can be a shadow
 
 // An open by the program.
 struct request {
@@ -29,6 +31,7 @@ struct request {
     int flags;
     mode_t mode;
     const void *caller;
+    int looks; // so many times it was not certain
 };
 
 enum class { CLASS_NATIVE, CLASS_FOLLOW, CLASS_SHADOW };
@@ -174,7 +177,10 @@ static int open_shadow(struct place *p, const struct request *rq, const struct l
         return native(p, rq);
     }
     int r = shadow_make(p, base->fd, names_gone(word), rq->flags, rq->mode, &s);
-    if (r == SHADOW_NATIVE) {
+    if (r == SHADOW_WRITTEN && rq->looks + 1 < OPEN_LOOKS) {
+        return OPEN_AGAIN;
+    }
+    if (r == SHADOW_NATIVE || r == SHADOW_WRITTEN) {
         r = names_clear(word); // a pending file of this name first, then over it
         return r < 0 ? r : is_lock(p) ? open_lock(p, rq) : open_followed(p, rq);
     }
@@ -267,14 +273,10 @@ static int open_gone(struct place *p, const struct request *rq, enum class class
     return r < 0 ? r : class == CLASS_FOLLOW ? open_followed(p, rq) : CAPTURE_NATIVE;
 }
 
-static int open_matched(struct place *p, const struct request *rq) {
+static int open_named(struct place *p, const struct request *rq, uint64_t word) {
     enum class class = classify(rq->flags);
     struct lent base = {.fd = -1};
-    int r = client_connect();
-    if (r < 0) {
-        return CAPTURE_NATIVE;
-    }
-    uint64_t word = names_word(p);
+    int r;
     enum name_state state = word != 0 ? name_word_state(word) : NAME_NONE;
     if (names_gone(word)) {
         return open_gone(p, rq, class, word);
@@ -292,6 +294,26 @@ static int open_matched(struct place *p, const struct request *rq) {
         names_return(&base);
     }
     return r;
+}
+
+// Who has the old file open for writing may be another process about to put a shadow into its place, which the table
+// says a moment later; or the engine, until what was closed before is durable.
+static int open_matched(struct place *p, struct request *rq) {
+    if (client_connect() < 0) {
+        return CAPTURE_NATIVE;
+    }
+    for (;; rq->looks++) {
+        uint64_t word = names_word(p);
+        int r = open_named(p, rq, word);
+        if (r != OPEN_AGAIN) {
+            return r;
+        }
+        if (word == 0) {
+            os_sleep_ms(1);
+        } else if (names_wait(WAIT_ALL, -1) < 0) {
+            rq->looks = OPEN_LOOKS;
+        }
+    }
 }
 
 // Finds the place of a name that matches, with its directory at a high descriptor. 0, or CAPTURE_NATIVE.
@@ -313,7 +335,7 @@ static int match(const struct request *rq, struct place *p) {
 }
 
 int capture_open(int dirfd, const char *path, int flags, mode_t mode, const void *caller) {
-    struct request rq = {dirfd, path, flags, mode, caller};
+    struct request rq = {dirfd, path, flags, mode, caller, 0};
     int access = flags & O_ACCMODE;
     if ((access != O_WRONLY && access != O_RDWR) || !atomic_load_explicit(&shim.ready, memory_order_acquire) ||
         guard_depth != 0 || !guard_readable(path) || guard_foreign()) {
@@ -331,7 +353,7 @@ int capture_open(int dirfd, const char *path, int flags, mode_t mode, const void
 }
 
 void capture_follow(int fd, int dirfd, const char *path, int flags, const void *caller) {
-    struct request rq = {dirfd, path, flags, 0, caller};
+    struct request rq = {dirfd, path, flags, 0, caller, 0};
     struct place p;
     if (!atomic_load_explicit(&shim.ready, memory_order_acquire) || path == NULL || guard_depth != 0 ||
         guard_foreign()) {

@@ -13,6 +13,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/fs.h>
+#include <signal.h>
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/stat.h>
@@ -27,6 +28,25 @@
 bool shadow_useless_fs(int dir) {
     const struct fs_type *t = fs_of(dir);
     return !t || (t->traits & FS_NATIVE);
+}
+
+// Has anybody, of whatever process, the file open for writing? Then the kernel refuses a lease on it. One that is given
+// goes back at once; who opens the file in between waits until then, and has the signal of a broken lease sent to us:
+// one that nobody minds in the place of SIGIO, which kills. What cannot be asked (a file of another's or without read
+// permission, a file system without leases; one of a network gives them by other rules) counts as no.
+static bool is_written(const struct place *p) {
+    int fd = os_openat(p->dir, p->name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0);
+    if (fd < 0) {
+        return false;
+    }
+    int r = os_fcntl(fd, F_SETSIG, SIGURG);
+    r = r < 0 ? r : os_fcntl(fd, F_SETLEASE, F_RDLCK);
+    if (r == 0) {
+        os_fcntl(fd, F_SETLEASE, F_UNLCK);
+    }
+    const struct fs_type *t = r == -EAGAIN ? fs_of(fd) : NULL;
+    os_close(fd);
+    return t != NULL && !(t->traits & FS_NETWORK);
 }
 
 // One extended attribute. 0, or an error: then the two files would differ.
@@ -188,6 +208,9 @@ int shadow_make(const struct place *p, int base, bool gone, int flags, mode_t mo
     }
     if (!replaceable(p, &st)) {
         return SHADOW_NATIVE;
+    }
+    if (is_written(p)) {
+        return SHADOW_WRITTEN;
     }
     int old = open_old(p, &st, flags);
     return old < 0 ? old : make_over(p, old, &st, flags, s);

@@ -8,7 +8,8 @@
 
 #include "policy.h"
 
-#define SHADOW_NATIVE (-5000) // not an errno: the file cannot be a shadow, or the kernel shall say so itself
+#define SHADOW_NATIVE  (-5000) // not an errno: the file cannot be a shadow, or the kernel shall say so itself
+#define SHADOW_WRITTEN (-5001) // likewise: somebody has the older file open for writing, and would be parted from it
 
 struct shadow {
     int fd;                // the program's
@@ -21,7 +22,7 @@ struct shadow {
  * Makes the shadow for an open of `p` with `flags` (O_WRONLY|O_TRUNC and perhaps O_CREAT). Its descriptor is the
  * lowest free one: p->dir and `base` must be high. `base` (or -1) is the pending inode of this name, if there is one;
  * else what stands under the name counts, unless it is going to be deleted (`gone`). 0 with `s` filled, SHADOW_NATIVE,
- * or the error that the native open has.
+ * SHADOW_WRITTEN, or the error that the native open has.
  */
 int shadow_make(const struct place *p, int base, bool gone, int flags, mode_t mode, struct shadow *s);
 /** Closes `old`: once the engine has it, or nobody is to. */

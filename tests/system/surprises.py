@@ -7,8 +7,8 @@
 # Proves, each as an outside tester found it broken: a redirected program that a shell execs ends when its file is
 # durable; a child sees all that its parent has written to an open file; a hole stays a hole; tar right after a save is
 # content; a short write that nothing follows is said; a later save is not taken for a log; forks beside saving threads
-# do not wait; children ended by a signal are silent. How: the same small jobs natively and under the shim. Cannot see
-# what no tester has thought of yet.
+# do not wait; children ended by a signal are silent; who has a file open for writing while another saves over it writes
+# into the new content. How: the same small jobs natively and under the shim. Cannot see what no tester has thought of.
 
 import os
 import signal
@@ -99,6 +99,43 @@ for n, what in enumerate((b'a', b'b', b'c', b'd')):
     sys.stdin.readline()
 os.close(f)
 """
+
+SAVE_OVER = """
+import os, sys, time
+for i in range(80):
+    f = os.open('s.pt', os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
+    os.write(f, b'%06d' % i * 1000)
+    if i % 4 == 0 and 'sync' in sys.argv: os.fsync(f)
+    os.close(f)
+    time.sleep(i % 5 * 0.001)
+"""
+
+INHERITED = "print(1, flush=True); f = open('f', 'w'); f.write('hello'); f.close(); print(2)"
+PASSED = """
+import array, os, socket, subprocess, sys
+if len(sys.argv) > 1:
+    s, f = socket.socket(fileno=int(sys.argv[1])), os.open('f', os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    os.write(f, b'before')
+    s.sendmsg([b'x'], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array('i', [f]))])
+    sys.exit()
+a, b = socket.socketpair()
+subprocess.run([sys.executable, '-c', os.environ['PASSED'], str(b.fileno())], pass_fds=[b.fileno()])
+f = array.array('i', a.recvmsg(1, 64)[1][0][2][:4])[0]
+g = os.open('/proc/self/fd/%d' % f, os.O_WRONLY)
+os.close(f)
+with open('f', 'wb') as h: h.write(b'new')
+os.write(g, b'NEWER')
+print(open('f', 'rb').read())
+"""
+# Who has the file open for writing, where no open of the program that saves says so.
+WRITERS = {
+    "append": "exec 5>>f; echo a >&5; /bin/sh -c 'echo trunc > f'; echo b >&5; cat f",
+    "read_write": "exec 5<>f; echo a >&5; /bin/sh -c ': > f'; echo b >&5; od -c f",
+    "inherited": "echo old > f; /bin/sh -c '%s -c \"$INHERITED\" >> f'; cat f" % PYTHON,
+    "passed": PYTHON + ' -c "$PASSED"',
+    "later": "echo old > f; (echo one; sleep .2; echo two) > f & sleep .1; "
+             "/bin/sh -c 'exec 7>>f; echo app >&7; sleep .3; echo end >&7'; wait; cat f",
+}
 
 
 def with_box(name, fn):
@@ -191,6 +228,32 @@ def others_look(box):
         assert f.read() == b"a" * (5 << 20), "not what was left"
 
 
+def other_writers(box):
+    wrong = []
+    for name, job in WRITERS.items():
+        env = {"INHERITED": INHERITED, "PASSED": PASSED}
+        n = box.run(["bash", "-c", job], shim=False, cwd=box.native_d, env=env)
+        r = box.run(["bash", "-c", job], env=env)
+        if (r.rc, r.out) != (n.rc, n.out) or n.out.count("\n") < 1:
+            wrong.append("%s: %r, natively %r; %s" % (name, r.out, n.out, r.err[-300:]))
+        os.remove(os.path.join(box.d, "f"))
+        os.remove(os.path.join(box.native_d, "f"))
+    r = box.run(["bash", "-c", "echo old > f; exec 4<f; echo new > f; cat f - <&4"])
+    assert not wrong and r.out == "new\nold\n", wrong or repr(r)
+
+
+def saves_over(box):
+    """The engine's own descriptors, and those of others who save under the same name, are nobody's who goes on."""
+    for how in ("plain", "sync"):
+        r = box.run([PYTHON, "-c", SAVE_OVER, how])
+        assert r.rc == 0 and r.classes() == (0, 80, 0), repr(r)
+    ranks = [box.start([PYTHON, "-c", SAVE_OVER]) for _ in range(3)]
+    assert [p.wait(30) for p in ranks] == [0] * 3 and box.wait().rc == 0, box.engine_log()
+    with open(os.path.join(box.d, "s.pt"), "rb") as f:
+        text = f.read()
+    assert len(text) == 6000 and text == text[:6] * 1000 and not box.leftovers(), text[:30]
+
+
 run_cases([(f.__name__, lambda f=f: with_box(f.__name__, f))
            for f in (redirected, child_sees, holes, tar_after_save, short_write, saves_are_no_logs, forks_beside_savers,
-                     ended_children, others_look)])
+                     ended_children, others_look, other_writers, saves_over)])
