@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: MIT
 //
-// fs: the table of file systems. Also linked into the preloaded library: one system call, no state.
+// fs: see fs.h. Also linked into the preloaded library: one system call each, no state.
 
 #include "fs.h"
 
 #include "os.h"
 #include "util.h"
 
+#include <fcntl.h>
 #include <linux/magic.h>
+#include <sys/stat.h>
 #include <sys/vfs.h>
 
 // Magic numbers that linux/magic.h lacks, or does not have everywhere: as in statfs(2) and the file systems' sources.
@@ -58,4 +60,9 @@ const struct fs_type *fs_of(int fd) {
         }
     }
     return &unknown;
+}
+
+bool fs_dir_only_grows(int dir) {
+    struct statx x;
+    return OS_CALL(SYS_statx, dir, "", AT_EMPTY_PATH, 0, &x, 0) == 0 && (x.stx_attributes & STATX_ATTR_APPEND) != 0;
 }

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: MIT
 //
-// fs: what is known of file systems by their magic numbers: the one table. What follows from it is decided by who asks.
+// fs: what is known of file systems by their magic numbers: the one table; and what a directory's attributes forbid.
+// What follows from it is decided by who asks.
 
 #ifndef FASTCKPT_FS_H
 #define FASTCKPT_FS_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 enum fs_traits {
@@ -22,5 +24,8 @@ struct fs_type {
 /** The file system that `fd` (O_PATH will do) is on. One that is not in the table has the name "unknown" and no traits.
  *  NULL when it cannot be asked. */
 const struct fs_type *fs_of(int fd);
+
+/** Can names only be made in the directory `dir` (O_PATH will do), and neither replaced nor deleted (chattr +a)? */
+bool fs_dir_only_grows(int dir);
 
 #endif

@@ -6,6 +6,7 @@
 
 #include "breakpoint.h"
 #include "broken.h"
+#include "fs.h"
 #include "log.h"
 #include "os.h"
 #include "retry.h"
@@ -126,6 +127,9 @@ void publish_give_up(struct file_slot *f) {
 static int replace(struct file_slot *f) {
     char tmp[PUBLISH_STEP_CAP];
     int r = 0;
+    if (fs_dir_only_grows(f->fd_dir)) {
+        return -EPERM; // since its open: the hidden name could not go again
+    }
     publish_step(f, tmp);
     *(volatile uint32_t *)&f->temporary = 1;
     if (!is_our_inode(f, f->fd_dir, tmp)) {

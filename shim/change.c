@@ -4,6 +4,7 @@
 
 #include "change_inside.h"
 
+#include "../core/fs.h"
 #include "../core/os.h"
 #include "lost.h"
 #include "shared.h"
@@ -88,6 +89,24 @@ static int refused(int r) {
     return told ? r : r == -EPIPE ? change_alone() : wait_then_native(WAIT_CHANGE);
 }
 
+// What is open gets its name, and goes on as a native file: in this process, in another, or in the one that this was
+// forked from. 0 or -EIO.
+static int release_open(const struct target *t) {
+    struct file *f = names_own(t->word);
+    struct lent l;
+    if (f != NULL) {
+        return file_release(f, names_fd(f)) < 0 ? -EIO : 0;
+    }
+    if (names_lend_place(&t->p, t->word, false, &l) == 0) {
+        struct msg q = {.type = MSG_SYNC, .scope = SYNC_INODE | SYNC_PUBLISH | SYNC_SPAWNED};
+        if (!l.pending) {
+            client_ask(&q, &l.fd, 1, NULL, NULL, -1);
+        }
+        names_return(&l);
+    }
+    return 0;
+}
+
 // ---- Deletion
 
 static int remove_file(struct target *t) {
@@ -100,6 +119,10 @@ static int remove_file(struct target *t) {
     bool native = state_of(t) == NAME_NONE || state_of(t) == NAME_FOLLOWED;
     if (native && (!t->there || empty || (t->word == 0 && !t->matched))) {
         return t->dropped && !t->there ? CHANGE_DONE : CHANGE_NATIVE;
+    }
+    if (state_of(t) == NAME_OPEN && fs_dir_only_grows(t->p.dir)) {
+        int r = release_open(t); // the kernel finds it, and refuses
+        return r < 0 ? r : wait_then_native(WAIT_CHANGE);
     }
     if (f != NULL && !t->dropped && file_drop(f) == 0) {
         t->dropped = true;
@@ -220,18 +243,6 @@ int change_remove_any(const char *path) {
 
 // ---- What waits
 
-// Open in another process, or in the one that this was forked from: it gets its name, and goes on as a native file.
-static void release_others(const struct target *t) {
-    struct lent l;
-    if (names_lend_place(&t->p, t->word, false, &l) == 0) {
-        struct msg q = {.type = MSG_SYNC, .scope = SYNC_INODE | SYNC_PUBLISH | SYNC_SPAWNED};
-        if (!l.pending) {
-            client_ask(&q, &l.fd, 1, NULL, NULL, -1);
-        }
-        names_return(&l);
-    }
-}
-
 // It has to be there; likewise, and the kernel finds it first; must not be there; likewise, and comes behind nothing;
 // may be there.
 enum role { ROLE_OLD, ROLE_LINKED, ROLE_NEW, ROLE_MADE, ROLE_TARGET };
@@ -263,15 +274,10 @@ static int before(int dirfd, const char *path, enum role role, bool *wait) {
         return -ENOENT;
     }
     if (state_of(&t) == NAME_OPEN) {
-        struct file *f = names_own(t.word);
-        if (f != NULL) {
-            r = file_release(f, names_fd(f));
-        } else {
-            release_others(&t);
-        }
+        r = release_open(&t);
     }
     place_close(&t.p);
-    return r < 0 ? -EIO : 0;
+    return r;
 }
 
 // Two names, of which the second may be replaced.

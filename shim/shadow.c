@@ -120,6 +120,9 @@ static int make_inode(const struct place *p, int flags, mode_t mode, char *hidde
     if (fd != -EOPNOTSUPP && fd != -EISDIR && fd != -ENOENT && fd != -EINVAL) {
         return fd;
     }
+    if (fs_dir_only_grows(p->dir)) {
+        return -EPERM; // the hidden name could not go again
+    }
     log_format(hidden, NAME_CAP, ".fastckpt-%lx", (unsigned long)hidden_number(p));
     return os_openat(p->dir, hidden, flags | O_CREAT | O_EXCL | O_NOFOLLOW, mode);
 }
@@ -195,7 +198,7 @@ int shadow_make(const struct place *p, int base, bool gone, int flags, mode_t mo
         s->fd = make_inode(p, flags, mode, s->hidden);
         return s->fd < 0 ? SHADOW_NATIVE : 0;
     }
-    if (r < 0) {
+    if (r < 0 || fs_dir_only_grows(p->dir)) {
         return SHADOW_NATIVE;
     }
     if (base >= 0) {

@@ -3,8 +3,8 @@
 # run-as: root
 #
 # Proves that what the program may not do fails as natively, and that what it may do without being able to replace the
-# name (directory not writable, foreign owner) goes natively. How: the same calls natively and under the shim, as root
-# and as a user, in directories prepared by root. Cannot see refusals by security modules.
+# name (directory not writable or append-only, foreign owner) goes natively. How: the same calls natively and under the
+# shim, as root and as a user, in directories prepared by root. Cannot see refusals by security modules.
 
 import os
 import sys
@@ -125,6 +125,51 @@ def file_flags(who):
         each(box, lambda d: sh("chattr", "-i", d + "/i.pt"))
 
 
+def only_grows(who):
+    """chattr +a of the directory: a new name is captured, what stands there is written over natively, and stays."""
+    box = Box("grows-" + who, uid=WHO[who])
+
+    def prepare(d):
+        write_file(d + "/m.pt", 2 * MIB)
+        box.own(d + "/m.pt")
+        sh("chattr", "+a", d)
+        return os.stat(d + "/m.pt").st_ino
+
+    need("chattr")
+    ino = each(box, prepare)[0]
+    try:
+        r = both(box, "o:0:wct:644:n.pt", "W:0:6M:1", "c:0", "S:n.pt")
+        assert r.classes() == (1, 0, 0), "a new name: %s" % r.err
+        both(box, "o:0:wct:644:m.pt", "W:0:6M:2", "c:0", "S:m.pt", "o:1:wct:644:p.pt", "W:1:3M:1", "c:1",
+             "o:1:wct:644:p.pt", "W:1:2M:3", "c:1", "S:p.pt", "o:2:wct:644:q.pt", "W:2:3M:4", "u:q.pt", "c:2", "S:q.pt",
+             "u:n.pt", "m:n.pt:x.pt", "m:n.pt:m.pt", "S:n.pt")
+        box.wait()
+        compare_trees(box.native_d, box.d)
+        assert not box.leftovers() and os.stat(box.d + "/m.pt").st_ino == ino, os.listdir(box.d)
+        assert box.status()["failures"] == 0, box.engine_log()
+    finally:
+        each(box, lambda d: sh("chattr", "-a", d))
+
+
+def grows_later(who):
+    """The attribute comes between the open and the publish: said, and nothing hidden is left."""
+    box = Box("later-" + who, uid=WHO[who])
+    write_file(box.d + "/m.pt", 2 * MIB)
+    box.own(box.d + "/m.pt")
+    before = checksum(box.d + "/m.pt")
+    job = "f = open('m.pt', 'wb'); f.write(b'x' * 3000000); print(flush=True); input()"
+    p = box.start([PYTHON, "-c", job], stdin=-1)
+    p.stdout.readline()
+    sh("chattr", "+a", box.d)
+    try:
+        _, err = p.communicate("\n", timeout=30)
+        assert "m.pt is not published" in err or "m.pt" in box.engine_log(), err
+        assert box.status()["failures"] == 1, box.engine_log()
+        assert not box.leftovers() and checksum(box.d + "/m.pt") == before, os.listdir(box.d)
+    finally:
+        sh("chattr", "-a", box.d)
+
+
 def runtime_dir(who, break_it):
     box = Box("rt-%s-%s" % (break_it.__name__, who), uid=WHO[who])
     break_it(box)
@@ -149,7 +194,8 @@ def a_file(box):
 
 
 CASES = [("%s-%s" % (f.__name__, w), lambda f=f, w=w: f(w)) for w in WHO for f in (
-    read_only_mount, directory_0555, file_in_closed_directory, foreign_owner, sticky_directory, file_flags)]
+    read_only_mount, directory_0555, file_in_closed_directory, foreign_owner, sticky_directory, file_flags,
+    only_grows, grows_later)]
 CASES += [("runtime-%s-%s" % (f.__name__, w), lambda f=f, w=w: runtime_dir(w, f)) for w in WHO
           for f in (others, open_to_all, a_file)]
 run_cases(CASES)
