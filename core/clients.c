@@ -359,6 +359,15 @@ static struct failure *unread_failure(struct state *st, unsigned client, bool to
     return first;
 }
 
+bool clients_untold(const struct state *st) {
+    bool untold = false;
+    for (unsigned i = 0; i < FAILURES_MAX; i++) {
+        const struct failure *x = &st->failures[i];
+        untold |= x->text[0] && !x->fetched[0] && !x->fetched[1];
+    }
+    return untold;
+}
+
 bool clients_at_once(struct engine *e, unsigned conn, const struct msg *m, int *fds, int nfds) {
     struct msg a;
     unsigned client = e->p.st->conns[conn].client;

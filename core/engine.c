@@ -247,7 +247,8 @@ static bool may_leave(struct engine *e) {
     runtime_name(e->p.st->key, ".sock", name, sizeof name);
     os_unlinkat(e->p.st->fd_dir, name, 0);
     stripes_leave(e->p.st);
-    log_info("nothing left to do: leaving");
+    log_info("nothing left to do: leaving%s",
+             clients_untold(e->p.st) ? "; nobody but this log has been told of what failed" : "");
     return true; // the lock goes with the process
 }
 
@@ -259,12 +260,12 @@ static bool idle_turn(struct engine *e, int64_t now) {
     if (e->idle_since_ns == 0) {
         e->idle_since_ns = now;
     }
-    bool unread = e->p.st->failures_total > e->p.st->failures_shown;
+    bool untold = clients_untold(e->p.st);
     int64_t idle = now - e->idle_since_ns;
-    if (unread && idle > IDLE_LEAVE_NS) {
+    if (untold && idle > IDLE_LEAVE_NS) {
         e->lend.last_use_ns = 0; // staying for `fastckpt status` takes no memory
     }
-    return (e->leave_soon || idle > (unread ? IDLE_FAILED_NS : IDLE_LEAVE_NS)) && may_leave(e);
+    return (e->leave_soon || idle > (untold ? IDLE_UNTOLD_NS : IDLE_LEAVE_NS)) && may_leave(e);
 }
 
 static bool keeper_is_gone(const struct engine *e) {

@@ -22,8 +22,8 @@
 #include "safe.h"
 #include "sums.h"
 
-#define IDLE_LEAVE_NS  (10ll * 1000000000)   // without clients and work, the pair leaves after this
-#define IDLE_FAILED_NS (3600ll * 1000000000) // ... and after this if nobody has read of failures yet
+#define IDLE_LEAVE_NS  (10ll * 1000000000)  // without clients and work, the pair leaves after this
+#define IDLE_UNTOLD_NS (600ll * 1000000000) // ... and after this if nobody has been told of a failure; the log has it
 
 struct engine {
     struct pair p;
@@ -106,6 +106,8 @@ enum verdict changes_rename(struct engine *e, struct entry *en);
 unsigned changes_before(const struct engine *e, uint64_t number);
 
 // clients.c
+/** Is there a failure that neither its process nor the fastckpt command has been told? */
+bool clients_untold(const struct state *st);
 /** Handles what has no place in the order: hello, status, failures. True when `m` was one of these. */
 bool clients_at_once(struct engine *e, unsigned conn, const struct msg *m, int *fds, int nfds);
 void clients_hello(struct engine *e, unsigned conn, const struct msg *m, int *fds, int nfds);

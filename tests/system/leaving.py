@@ -4,7 +4,9 @@
 #
 # Proves that a save that meets an engine in the moment of its leaving (ten seconds after its last client) gets an
 # engine. How: an idle engine is stopped just before that moment, and goes on when somebody has connected; and saves at
-# many instants around it. None may go natively or say a word. Cannot see instants that no save hits.
+# many instants around it. None may go natively or say a word. And that failures keep a pair for longer only if nobody
+# has been told of them: by jobs, one of which is killed, where a stranger makes a directory of the name that they save
+# to. Cannot see instants that no save hits, nor the ten minutes after which a pair leaves all the same.
 
 import glob
 import os
@@ -42,6 +44,44 @@ def met():
     assert good(r), r
 
 
+FAILING = """
+import os, subprocess, sys
+f = open('m.pt', 'wb')
+f.write(bytes(3 << 20))
+subprocess.run(['mkdir', 'm.pt'], env={'PATH': os.environ['PATH']}, check=True)
+f.close()
+if sys.argv[1] == 'killed':
+    os.kill(os.getpid(), 9)
+"""
+
+
+def failed(how):
+    """A box whose engine has one failure; when its job had ended; the engine's pid."""
+    box = Box(how, STAGING="64M")
+    r = box.run([PYTHON, "-c", FAILING, how])
+    ended = time.monotonic()
+    eventually("it fails", lambda: "m.pt: Is a directory" in box.engine_log())
+    assert ("m.pt: Is a directory" in r.err) == (how != "killed"), r
+    s = box.status()
+    assert s["failures"] == 1, s
+    return box, ended, s["engine_pid"]
+
+
+def told():
+    box, _, engine = failed("told")
+    eventually("it leaves", lambda: not alive(engine), 13)
+    assert "nobody but this log" not in box.engine_log()
+
+
+def untold():
+    box, ended, engine = failed("killed")
+    time.sleep(max(0, ended + 11.5 - time.monotonic()))
+    assert alive(engine), "nobody knows what has failed, and it has left"
+    os.kill(engine, signal.SIGTERM)
+    eventually("it leaves", lambda: not alive(engine), 3)
+    assert "nobody but this log" in box.engine_log(), box.engine_log()
+
+
 def one(k, wrong):
     box = Box("around%d" % k, STAGING="64M")
     box.run(SAVE)
@@ -54,7 +94,8 @@ def one(k, wrong):
 def around():
     wrong = []
     threads = [threading.Thread(target=one, args=(k, wrong)) for k in range(COUNT)]
-    threads.append(threading.Thread(target=lambda: met_result.append(attempt(met))))
+    for f in (met, told, untold):
+        threads.append(threading.Thread(target=lambda f=f: results.update({f: attempt(f)})))
     for t in threads:
         t.start()
     for t in threads:
@@ -70,10 +111,11 @@ def attempt(fn):
     return None
 
 
-def connected():
-    if met_result[0]:
-        raise met_result[0]
+def result(f):
+    if results[f]:
+        raise results[f]
 
 
-met_result = []
-run_cases([("around-ten-seconds", around), ("connected", connected)])
+results = {}
+run_cases([("around-ten-seconds", around), ("connected", lambda: result(met)), ("told", lambda: result(told)),
+           ("untold", lambda: result(untold))])
