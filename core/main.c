@@ -40,6 +40,12 @@ static int usage(int status) {
     return status;
 }
 
+/** An argument that the command does not take. Returns the exit status. */
+static int refuse(const char *verb, const char *arg) {
+    fprintf(stderr, "fastckpt: %s does not take '%s': see fastckpt --help\n", verb, arg);
+    return 2;
+}
+
 static int load_config(struct config *c) {
     char why[512] = "";
     if (config_load(c, NULL, why, sizeof why) < 0) {
@@ -71,14 +77,16 @@ static int set_option(int argc, char **argv, int *at) {
     char *option = argv[(*at)++] + 2, *value, name[80];
     if ((value = strchr(option, '='))) {
         *value++ = '\0';
-    } else {
-        value = *at < argc ? argv[(*at)++] : NULL;
     }
-    if (!value || !option_variable(option, name, sizeof name)) {
-        fprintf(stderr, "fastckpt: --%s %s\n", option, value ? "is no option: see fastckpt --help" : "needs a value");
+    if (!option_variable(option, name, sizeof name)) {
+        refuse(argv[1], option - 2);
         return -1;
     }
-    return setenv(name, value, 1);
+    if (!value && *at == argc) {
+        fprintf(stderr, "fastckpt: --%s needs a value\n", option);
+        return -1;
+    }
+    return setenv(name, value ? value : argv[(*at)++], 1);
 }
 
 static int set_options(int argc, char **argv, int *at) {
@@ -117,9 +125,6 @@ static int preload(const char *argv0) {
 
 static int run(int argc, char **argv) {
     int at = 2;
-    if (argc > 2 && (strcmp(argv[2], "--help") == 0 || strcmp(argv[2], "-h") == 0)) {
-        return usage(0);
-    }
     static struct config c;
     if (set_options(argc, argv, &at) < 0) {
         return 2;
@@ -146,17 +151,24 @@ static int serve(int argc, char **argv) {
     static struct config c;
     const char *dir = "";
     unsigned long key = 0;
-    for (int i = 2; i + 1 < argc; i += 2) {
-        if (strcmp(argv[i], "--resume") == 0) {
-            return keeper_serve_resume(atoi(argv[i + 1]));
+    for (int i = 2; i < argc; i += 2) {
+        const char *value = i + 1 < argc ? argv[i + 1] : "";
+        if (strcmp(argv[i], "--resume") == 0 && *value) {
+            return keeper_serve_resume(atoi(value));
         }
         if (strcmp(argv[i], "--dir") == 0) {
-            dir = argv[i + 1];
+            dir = value;
         } else if (strcmp(argv[i], "--key") == 0) {
-            key = strtoul(argv[i + 1], NULL, 16);
+            key = strtoul(value, NULL, 16);
+        } else {
+            return refuse("serve", argv[i]);
         }
     }
-    return load_config(&c) < 0 || !key ? 2 : keeper_serve(dir, key, &c);
+    if (!key) {
+        fprintf(stderr, "fastckpt: serve is called by the library: it needs --dir and --key\n");
+        return 2;
+    }
+    return load_config(&c) < 0 ? 2 : keeper_serve(dir, key, &c);
 }
 
 /** Options, and directories, which are moved to the front of argv + 2. Their number, or -1. `*at`: behind "--", or
@@ -172,7 +184,11 @@ static int read_arguments(int argc, char **argv, bool *json, uint64_t *size, int
         if (strcmp(arg, "--json") == 0) {
             *json = true;
             ++*at;
-        } else if (size && strcmp(arg, "--size") == 0 && *at + 1 < argc && config_size(argv[*at + 1], size) == 0) {
+        } else if (size && strcmp(arg, "--size") == 0) {
+            if (*at + 1 >= argc || config_size(argv[*at + 1], size) < 0) {
+                fprintf(stderr, "fastckpt: --size needs a size, as 256M\n");
+                return -1;
+            }
             *at += 2;
         } else if (strncmp(arg, "--", 2) != 0) {
             argv[2 + n++] = arg;
@@ -188,8 +204,12 @@ static int status(int argc, char **argv) {
     static struct config c;
     bool json = false, watch = false;
     for (int i = 2; i < argc; i++) {
-        json |= strcmp(argv[i], "--json") == 0;
-        watch |= strcmp(argv[i], "--watch") == 0;
+        bool j = strcmp(argv[i], "--json") == 0, w = strcmp(argv[i], "--watch") == 0;
+        json |= j;
+        watch |= w;
+        if (!j && !w) {
+            return refuse("status", argv[i]);
+        }
     }
     if (load_config(&c) < 0) {
         return 2;
@@ -218,7 +238,10 @@ static int run_bench(int argc, char **argv) {
     int at;
     rq.n_dirs = read_arguments(argc, argv, &rq.json, &rq.size, &at);
     rq.dirs = argv + 2;
-    if (rq.n_dirs == 0 || at < argc) {
+    if (rq.n_dirs > 0 && at < argc) {
+        return refuse("bench", argv[at]);
+    }
+    if (rq.n_dirs == 0) {
         return usage(2);
     }
     return rq.n_dirs < 0 || load_config(&c) < 0 ? 2 : bench_directories(&c, &rq);
@@ -226,6 +249,25 @@ static int run_bench(int argc, char **argv) {
 
 static void say(const char *line) {
     puts(line);
+}
+
+/** Says what is not as whoever asks for a recovery may think. Returns how many of the directories cannot be looked
+ *  into. */
+static unsigned look_at_stripes(const char *dirs) {
+    unsigned bad = 0;
+    for (const char *d = dirs; *d;) {
+        size_t len = strcspn(d, ":");
+        int n = recover_logs(d, len);
+        if (n < 0) {
+            fprintf(stderr, "fastckpt: %.*s: %s\n", (int)len, d, strerror(-n));
+        } else if (n == 0) {
+            fprintf(stderr, "fastckpt: %.*s: no logs of user %u are there: nothing to recover\n", (int)len, d,
+                    (unsigned)geteuid());
+        }
+        bad += n < 0;
+        d += len + (d[len] == ':');
+    }
+    return bad;
 }
 
 /** recover [--dry-run] [DIR...]: without directories, those of FASTCKPT_STRIPES. */
@@ -241,7 +283,7 @@ static int recover(int argc, char **argv) {
         size_t len = strlen(list);
         if (argv[i][0] == '-' || (size_t)snprintf(list + len, sizeof list - len, "%s%s", len ? ":" : "", argv[i]) >=
                                      sizeof list - len) {
-            return usage(2);
+            return refuse("recover", argv[i]);
         }
     }
     if (load_config(&c) < 0) {
@@ -251,7 +293,9 @@ static int recover(int argc, char **argv) {
         fprintf(stderr, "fastckpt: no directory and no FASTCKPT_STRIPES: nowhere to look\n");
         return 2;
     }
-    return recover_stripes(list[0] ? list : c.stripes, dry, true, say) > 0;
+    const char *dirs = list[0] ? list : c.stripes;
+    unsigned bad = look_at_stripes(dirs);
+    return (recover_stripes(dirs, dry, true, say) > 0) | (bad > 0);
 }
 
 static int verify(int argc, char **argv) {
@@ -276,6 +320,9 @@ static int verify(int argc, char **argv) {
 int main(int argc, char **argv) {
     static struct config c;
     const char *verb = argc > 1 ? argv[1] : "";
+    if (argc > 2 && (strcmp(argv[2], "--help") == 0 || strcmp(argv[2], "-h") == 0)) {
+        return usage(0);
+    }
     if (strcmp(verb, "run") == 0) {
         return run(argc, argv);
     }
@@ -293,7 +340,9 @@ int main(int argc, char **argv) {
     }
     if (strcmp(verb, "wait") == 0) {
         bool safe = argc == 3 && strcmp(argv[2], "--safe") == 0;
-        return argc > 2 && !safe ? usage(2) : load_config(&c) < 0 ? 2 : tool_wait(&c, safe);
+        return argc > 2 && !safe ? refuse("wait", argv[argc == 3 || strcmp(argv[2], "--safe") ? 2 : 3])
+               : load_config(&c) < 0 ? 2
+                                     : tool_wait(&c, safe);
     }
     if (strcmp(verb, "doctor") == 0) {
         return run_doctor(argc, argv);

@@ -192,12 +192,16 @@ static struct group *group_of(struct finding *f, const char *id) {
 }
 
 /** "ID.3.log" is the log of an engine on its fourth stripe. */
+static bool is_log(const char *name, char id[64], unsigned *i) {
+    int end = 0;
+    return strlen(name) <= 60 && sscanf(name, "%47[0-9a-f-].%u.log%n", id, i, &end) == 2 && end && !name[end] &&
+           *i < STRIPES_MAX;
+}
+
 static void look_at(struct finding *f, int dir, const char *name) {
     char id[64] = "", data[80];
     unsigned i = 0;
-    int end = 0;
-    if (strlen(name) > 60 || sscanf(name, "%47[0-9a-f-].%u.log%n", id, &i, &end) != 2 || end == 0 || name[end] ||
-        i >= STRIPES_MAX) {
+    if (!is_log(name, id, &i)) {
         return;
     }
     struct group *g = group_of(f, id);
@@ -221,20 +225,58 @@ static void look_at(struct finding *f, int dir, const char *name) {
     g->fd_dir[i] = os_fcntl(dir, F_DUPFD_CLOEXEC, 3);
 }
 
-static void look_into(struct finding *f, const char *dir, size_t len) {
+/** What this user's engines have in a stripe directory. 0 or an error, with *ret NULL. */
+static int open_own(const char *dir, size_t len, DIR **ret) {
     char path[CONFIG_DIR_MAX];
     snprintf(path, sizeof path, "%.*s/fastckpt-%u", (int)len, dir, (unsigned)geteuid());
+    *ret = NULL;
     int fd = os_openat(AT_FDCWD, path, O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0);
+    if (fd < 0) {
+        return fd;
+    }
     struct stat s;
-    DIR *d = fd >= 0 && os_fstat(fd, &s) == 0 && s.st_uid == geteuid() ? fdopendir(fd) : NULL;
-    if (!d) {
+    int r = os_fstat(fd, &s);
+    r = r == 0 && s.st_uid != geteuid() ? -EPERM : r;
+    if (r == 0 && !(*ret = fdopendir(fd))) {
+        r = -errno;
+    }
+    if (r < 0) {
         os_close(fd);
+    }
+    return r;
+}
+
+static void look_into(struct finding *f, const char *dir, size_t len) {
+    DIR *d;
+    if (open_own(dir, len, &d) < 0) {
         return;
     }
     for (struct dirent *e; (e = readdir(d));) {
         look_at(f, dirfd(d), e->d_name);
     }
     closedir(d);
+}
+
+int recover_logs(const char *dir, size_t len) {
+    char path[CONFIG_DIR_MAX], id[64];
+    int n = 0;
+    unsigned i;
+    DIR *d;
+    snprintf(path, sizeof path, "%.*s", (int)len, dir);
+    int r = os_openat(AT_FDCWD, path, O_PATH | O_DIRECTORY | O_CLOEXEC, 0);
+    if (r < 0) {
+        return r;
+    }
+    os_close(r);
+    r = open_own(dir, len, &d);
+    if (r < 0) {
+        return r == -ENOENT ? 0 : r;
+    }
+    for (struct dirent *e; (e = readdir(d));) {
+        n += is_log(e->d_name, id, &i);
+    }
+    closedir(d);
+    return n;
 }
 
 static void delete_group(struct group *g) {

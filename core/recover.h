@@ -8,9 +8,14 @@
 #define FASTCKPT_RECOVER_H
 
 #include <stdbool.h>
+#include <stddef.h>
 
 /** `dirs` as in FASTCKPT_STRIPES. `say` gets one line for each file that was found. Returns how many could not be
  *  recovered, and stay on the stripes. `dry`: only says what it would do. `used`: also says what living pairs hold. */
 int recover_stripes(const char *dirs, bool dry, bool used, void (*say)(const char *line));
+
+/** How many logs this user's engines have in one stripe directory, a name of `len` bytes; or why it cannot be looked
+ *  into. */
+int recover_logs(const char *dir, size_t len);
 
 #endif

@@ -6,6 +6,7 @@
 # Proves that `fastckpt doctor` says what is wrong where something is, with a remedy, and ends with 1 then; that it and
 # `fastckpt bench` leave nothing behind, never crash, and that bench measures what a throttled disk does. How: good and
 # bad directories, limits, namespaces and filters. Cannot see what a GPU's driver does, or disks that are not loops.
+# And that no command passes over an argument that it does not take, or a directory that it cannot look into.
 
 import json
 import os
@@ -309,10 +310,37 @@ def bench_interrupted():
     empty(d)
 
 
+def arguments():
+    for verb, *args in (["status", "--bad"], ["status", "--json", "extra"], ["wait", "--bad"], ["wait", "--safe", "x"],
+                        ["run", "--bad", "x"], ["run", "--json"], ["serve", "--bad", "x"], ["recover", "--bad"],
+                        ["recover", "-x"], ["verify", "--bad", "a"], ["doctor", "--bad"], ["bench", "--bad=1", "/tmp"],
+                        ["bench", "/tmp", "--", "x"]):
+        r = command(verb, *args)
+        assert r.rc == 2 and not r.out and r.err.startswith("fastckpt: %s does not take" % verb), (verb, args, r)
+        assert r.err.count("\n") == 1, r
+    for args in (["serve"], ["bench", "--size"], ["bench", "--size", "12x", "/tmp"], ["run", "--paths"]):
+        r = command(*args)
+        assert r.rc == 2 and not r.out and r.err.count("\n") == 1, (args, r)
+    for verb in ("run", "status", "wait", "recover", "verify", "doctor", "bench"):
+        r = command(verb, "--help")
+        assert r.rc == 0 and "usage" in r.out, r
+
+
+def recover_looks():
+    d = os.path.join(TMP, "nothing")
+    os.makedirs(d)
+    for args, rc, lines in (([os.path.join(d, "none")], 1, ["No such file"]), (["/etc/passwd"], 1, ["Not a directory"]),
+                            ([d], 0, [d + ": no logs"]), ([d, "/dev/null"], 1, [d + ": no logs", "Not a directory"])):
+        r = command("recover", *args)
+        said = r.err.splitlines()
+        assert r.rc == rc and not r.out and len(said) == len(lines), (args, r)
+        assert all(l in s for l, s in zip(lines, said)), (args, r)
+
+
 CASES = [("here", here), ("running", running), ("watched", watched), ("two_on_one_disk", two_on_one_disk),
          ("bad_directories", bad_directories), ("not_writable", not_writable), ("filtered", filtered),
          ("limits", limits), ("settings", settings), ("cuda", cuda), ("bench_refuses", bench_refuses),
-         ("bench_interrupted", bench_interrupted)]
+         ("bench_interrupted", bench_interrupted), ("arguments", arguments), ("recover_looks", recover_looks)]
 if IS_ROOT:
     CASES += [("no_proc", no_proc), ("short_of_memory", short_of_memory), ("file_systems", file_systems),
               ("bench_rate", bench_rate)]
