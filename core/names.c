@@ -22,8 +22,8 @@ struct said {
 
 #define SAID_MAX 3
 
-/** Fills `s` (room for SAID_MAX). Returns how many. An inode that is going to lose its name is hashed with an empty
- *  one: for whoever has it open, it has no link. */
+/** Fills `s` (room for SAID_MAX). Returns how many. An inode that is going to have a name or to lose it is hashed with
+ *  an empty name: whoever has it open asks how many links it has. */
 static unsigned said_by(const struct file_slot *f, struct said *s) {
     s[0].hash = hash_of(f->dir_dev, f->dir_ino, f->name);
     switch (f->kind) {
@@ -44,7 +44,8 @@ static unsigned said_by(const struct file_slot *f, struct said *s) {
         s[0].state = f->flags & OPEN_FOLLOWED || f->linked ? NAME_FOLLOWED
                      : f->state == FILE_OPEN               ? NAME_OPEN
                                                            : NAME_PENDING;
-        return 1;
+        s[1] = (struct said){hash_of(f->dev, f->ino, ""), s[0].state};
+        return 2;
     }
 }
 

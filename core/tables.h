@@ -59,6 +59,8 @@ static inline uint64_t chunk_word_number(uint64_t w) {
 
 // A slot of the names table: hash of (directory's device and inode, name), state, file slot; 0 is empty.
 // ABSENT: it is going to be deleted, or to be renamed away. NO_DIR: so is the directory; hashed with an empty name.
+// Hashed with an empty name is also the inode of a file. OPEN, PENDING: it is going to get its first name; ABSENT: to
+// lose it.
 // NOT_DIR: never in the table; the answer for a path that leads through a file.
 enum name_state { NAME_NONE = 0, NAME_OPEN, NAME_PENDING, NAME_FOLLOWED, NAME_ABSENT, NAME_NO_DIR, NAME_NOT_DIR };
 
@@ -75,6 +77,10 @@ static inline uint64_t name_word(uint64_t hash, enum name_state s, unsigned file
 }
 static inline enum name_state name_word_state(uint64_t w) {
     return (enum name_state)((w >> 16) & 0xff);
+}
+/** Open or pending: its directory does not show the name yet, and of an inode the kernel says that it has none. */
+static inline bool name_word_hidden(uint64_t w) {
+    return w && (name_word_state(w) == NAME_OPEN || name_word_state(w) == NAME_PENDING);
 }
 static inline unsigned name_word_file(uint64_t w) {
     return (unsigned)(w & 0xffff);

@@ -213,9 +213,6 @@ static int take_back(struct place *p, const struct request *rq, enum class class
     if (fd >= 0 && class == CLASS_FOLLOW) {
         enlist(p, rq, fd, NULL);
     }
-    if (fd >= 0) {
-        names_opened(l);
-    }
     return fd;
 }
 

@@ -205,17 +205,6 @@ int file_settle(struct file *f, int fd) {
 
 // ---- Attributes
 
-// A captured file in this slot has not got its name yet.
-static bool names_hide(const struct tables *t, uint32_t slot) {
-    for (size_t i = 0; i < NAMES_SLOTS; i++) {
-        uint64_t w = atomic_load_explicit(&t->names[i], memory_order_acquire);
-        if (w != 0 && w != NAME_GONE && name_word_file(w) == slot) {
-            return name_word_state(w) == NAME_OPEN || name_word_state(w) == NAME_PENDING;
-        }
-    }
-    return false;
-}
-
 // Has another process had it published, or deleted its name?
 static bool links_known(const struct file *f) {
     const struct tables *t = client_tables();
@@ -234,8 +223,8 @@ void file_fix_stat(struct file *f, int fd, struct stat *st) {
     }
     if (f->inherited) { // as long as the engine has it, it is going to get its name
         const struct tables *t = client_tables();
-        bool there = t && atomic_load_explicit(&t->files[f->slot % FILES_MAX].id, memory_order_acquire) == f->id;
-        st->st_nlink = st->st_nlink == 0 && there && names_hide(t, f->slot) ? 1 : st->st_nlink;
+        bool named = t && st->st_nlink == 0 && name_word_hidden(names_find(t, name_hash(f->dev, f->ino, "", 0)));
+        st->st_nlink = named ? 1 : st->st_nlink;
         return;
     }
     st->st_size = (off_t)max_u64((uint64_t)st->st_size, f->staged_end);

@@ -136,6 +136,13 @@ static inline bool locks(int cmd) {
     return cmd == F_SETLK || cmd == F_SETLKW || cmd == F_OFD_SETLK || cmd == F_OFD_SETLKW || cmd == F_SETLEASE;
 }
 
+// Opened without a name: by the program itself, or by one that captured it and left it to this one (`cmd > file`).
+static int flags_of_shadow(int fd, int flags) {
+    struct stat st;
+    bool shadow = !names_native() && os_fstat(fd, &st) == 0 && names_word_of(&st) != 0;
+    return shadow ? flags & ~O_TMPFILE : flags;
+}
+
 static int fcntl_captured(struct file *f, int fd, int cmd, long arg) {
     int r = 0;
     switch (cmd) {
@@ -177,7 +184,8 @@ int hook_fcntl(int fd, int cmd, ...) {
     if (UNLIKELY(cmd == F_NOTIFY) && !names_native()) {
         names_before_list(fd, ".");
     }
-    return r < 0 ? (int)hook_ret(r) : (int)NATIVE(fcntl, SYS_fcntl, fd, cmd, arg);
+    int ret = r < 0 ? (int)hook_ret(r) : (int)NATIVE(fcntl, SYS_fcntl, fd, cmd, arg);
+    return UNLIKELY(cmd == F_GETFL && ret >= 0 && (ret & O_TMPFILE) == O_TMPFILE) ? flags_of_shadow(fd, ret) : ret;
 }
 
 int hook_flock(int fd, int op) {

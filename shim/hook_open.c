@@ -31,9 +31,6 @@ __attribute__((noinline)) long hook_open_slow(int dirfd, const char *path, int f
         return r < 0 ? r : CAPTURE_NATIVE;
     }
     r = os_openat(AT_FDCWD, lent.path, names_open_flags(flags), 0);
-    if (r >= 0) {
-        names_opened(&lent);
-    }
     names_return(&lent);
     return r;
 }

@@ -62,7 +62,7 @@ static int corrected(int r, int fd, struct stat *st) {
         if (f != NULL && !f->followed) {
             file_fix_stat(f, fd, st);
         } else {
-            names_fix_links(st); // closed and pending, or another process's
+            st->st_nlink = name_word_hidden(names_word_of(st)); // closed and pending, or another process's
         }
     } else if (UNLIKELY(fd_peek(fd) != NULL) && r == 0) {
         struct file *f = fd_get(fd, false);
@@ -70,7 +70,7 @@ static int corrected(int r, int fd, struct stat *st) {
             file_fix_stat(f, fd, st);
         }
     }
-    if (r == 0 && st->st_nlink == 1 && UNLIKELY(!names_native()) && names_deleted(st)) {
+    if (r == 0 && st->st_nlink == 1 && UNLIKELY(!names_native()) && names_gone(names_word_of(st))) {
         st->st_nlink = 0;
     }
     return r;

@@ -105,7 +105,6 @@ FILE *hook_fopen(const char *path, const char *mode) {
     }
     FILE *fp = REAL(fopen) != NULL ? real.fopen(UNLIKELY(r > 0) ? lent.path : path, mode) : NULL;
     if (UNLIKELY(r > 0)) {
-        names_opened(&lent);
         names_return(&lent);
     }
     return fp;

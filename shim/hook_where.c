@@ -147,7 +147,7 @@ static int canonical(const char *path, char *text) {
         return n + 1;
     }
     bool relative = way_may_differ() && guard_readable(path) && path[0] != '/';
-    if (relative && os_fstatat(AT_FDCWD, ".", &st, 0) == 0 && names_deleted(&st)) {
+    if (relative && os_fstatat(AT_FDCWD, ".", &st, 0) == 0 && names_gone(names_word_of(&st))) {
         return -ENOENT; // the working directory has no path
     }
     if (names_missing(s) < 0) {

@@ -17,8 +17,6 @@
 #include <limits.h>
 #include <string.h>
 
-#define OPENED_MAX 64
-
 _Atomic uint64_t names_look_at;
 
 void names_after_fork(void) {
@@ -132,7 +130,6 @@ int names_lend_place(const struct place *p, uint64_t word, unsigned flags, struc
         os_close(fds[--n]);
     }
     ret->fd = fds[0];
-    ret->hash = name_hash(p->dev, p->ino, p->name, strlen(p->name));
     ret->size = q.u.lend.size;
     ret->mtime = q.u.lend.mtime;
     ret->pending = q.u.lend.state == NAME_PENDING; // the table may not have our own close yet
@@ -146,15 +143,10 @@ void names_return(struct lent *l) {
     }
 }
 
-static bool hidden_from_kernel(uint64_t word) {
-    enum name_state s = word != 0 ? name_word_state(word) : NAME_NONE;
-    return s == NAME_OPEN || s == NAME_PENDING; // a followed file stands under its own name
-}
-
 // A symlink that is going to be deleted or replaced: it is a file by now, or nothing.
 static bool no_link(const struct place *p) {
     uint64_t word = names_word(p);
-    return names_gone(word) || hidden_from_kernel(word);
+    return names_gone(word) || name_word_hidden(word);
 }
 
 int names_find_place(struct place *p, int dirfd, const char *path, bool follow, uint64_t *word) {
@@ -176,56 +168,10 @@ int names_find_place(struct place *p, int dirfd, const char *path, bool follow, 
     return 0;
 }
 
-// Inodes that the program has opened while they had no name: enough for those of one save.
-static struct {
-    dev_t dev;
-    ino_t ino;
-    uint64_t hash;
-} opened[OPENED_MAX];
-static uint32_t opened_next;
-static struct lock opened_lock;
-
-void names_opened(const struct lent *l) {
-    struct stat st;
-    sigset_t saved;
-    if (os_fstat(l->fd, &st) < 0 || st.st_nlink > 0) {
-        return;
-    }
-    lock_take(&opened_lock, &saved);
-    uint32_t at = 0;
-    while (at < OPENED_MAX && !(opened[at].ino == st.st_ino && opened[at].dev == st.st_dev)) {
-        at++;
-    }
-    at = at < OPENED_MAX ? at : opened_next++ % OPENED_MAX;
-    opened[at].dev = st.st_dev;
-    opened[at].ino = st.st_ino;
-    opened[at].hash = l->hash;
-    lock_drop(&opened_lock, &saved);
-}
-
-bool names_deleted(const struct stat *st) {
+uint64_t names_word_of(const struct stat *st) {
     const struct tables *t = client_tables();
-    uint64_t word = t != NULL ? names_find(t, name_hash(st->st_dev, st->st_ino, "", 0)) : 0;
-    return names_gone(word) && client_alive();
-}
-
-void names_fix_links(struct stat *st) {
-    const struct tables *t = client_tables();
-    uint64_t hash = 0;
-    sigset_t saved;
-    if (names_idle()) {
-        return;
-    }
-    lock_take(&opened_lock, &saved);
-    for (uint32_t i = 0; i < OPENED_MAX; i++) {
-        if (opened[i].ino == st->st_ino && opened[i].dev == st->st_dev) {
-            hash = opened[i].hash;
-        }
-    }
-    lock_drop(&opened_lock, &saved);
-    if (hash != 0 && hidden_from_kernel(names_find(t, hash))) {
-        st->st_nlink = 1;
-    }
+    uint64_t word = names_idle() ? 0 : names_find(t, name_hash(st->st_dev, st->st_ino, "", 0));
+    return word != 0 && client_alive() ? word : 0;
 }
 
 void names_fix_stat(const struct lent *l, struct stat *st) {
@@ -261,7 +207,7 @@ int names_lend(int dirfd, const char *path, bool follow, unsigned flags, struct 
         lend_nothing(ret, r == PLACE_NOT_DIR ? -ENOTDIR : -ENOENT);
         hit = 1;
     } else if (r == 0) {
-        hit = hidden_from_kernel(word) && names_lend_place(&p, word, flags, ret) == 0;
+        hit = name_word_hidden(word) && names_lend_place(&p, word, flags, ret) == 0;
     }
     if (r == 0) {
         place_close(&p);
@@ -280,7 +226,7 @@ int names_clear(uint64_t word) {
     if (names_gone(word)) {
         return names_wait(WAIT_ALL, -1);
     }
-    if (!hidden_from_kernel(word)) {
+    if (!name_word_hidden(word)) {
         return 0;
     }
     struct file *f = name_word_state(word) == NAME_OPEN ? names_own(word) : NULL;
@@ -358,7 +304,7 @@ static int open_hidden(const struct place *p, uint64_t word, int flags, struct l
         bool makes = (flags & O_CREAT) && name_word_state(word) == NAME_ABSENT;
         return makes ? names_clear(word) : -ENOENT;
     }
-    if (!hidden_from_kernel(word)) {
+    if (!name_word_hidden(word)) {
         return 0;
     }
     unsigned lend = flags & O_PATH ? 0 : LEND_SETTLE;

@@ -63,7 +63,6 @@ struct lent {
     struct file *own;      // captured and open in this process
     bool pending;          // closed
     int error;             // with a descriptor of -1: why there is nothing
-    uint64_t hash;         // of the name, as in the table
     char path[32];         // "/proc/self/fd/N": for calls that want a path
 };
 
@@ -81,11 +80,8 @@ int names_lend(int dirfd, const char *path, bool follow, unsigned flags, struct 
 /** The same for a place whose word has been looked up. 0 or an error. */
 int names_lend_place(const struct place *p, uint64_t word, unsigned flags, struct lent *ret);
 void names_return(struct lent *l);
-/** Remembers that the program has opened the lent inode: until it is published, the kernel says that it has no link. */
-void names_opened(const struct lent *l);
-void names_fix_links(struct stat *st);
-/** Is the inode, which has one name or is a directory, going to be deleted? */
-bool names_deleted(const struct stat *st);
+/** The table's word for an inode that is going to have its first name, or to lose it, whoever has it open; else 0. */
+uint64_t names_word_of(const struct stat *st);
 /** Corrects what fstat said of a lent inode. */
 void names_fix_stat(const struct lent *l, struct stat *st);
 

@@ -7,8 +7,9 @@
 # Proves, each as an outside tester found it broken: a redirected program that a shell execs ends when its file is
 # durable; a child sees all that its parent has written to an open file; a hole stays a hole; tar right after a save is
 # content; a short write that nothing follows is said; a later save is not taken for a log; forks beside saving threads
-# do not wait; children ended by a signal are silent; who has a file open for writing while another saves over it writes
-# into the new content. How: the same small jobs natively and under the shim. Cannot see what no tester has thought of.
+# do not wait; children ended by a signal are silent; a program whose output a shell has redirected sees a file with a
+# name; who has a file open for writing while another saves over it writes into the new content. How: the same small
+# jobs natively and under the shim. Cannot see what no tester has thought of yet.
 
 import os
 import signal
@@ -90,6 +91,14 @@ for k in range(60):
     os.waitpid(pid, 0)
 """
 
+OUTPUT = """
+import fcntl, os, sys
+print(os.fstat(1).st_nlink, oct(fcntl.fcntl(1, fcntl.F_GETFL)), os.stat('g').st_nlink, flush=True)
+if 'gone' in os.environ:
+    os.remove('g')
+    print(os.fstat(1).st_nlink, file=sys.stderr)
+"""
+OUTER = "%s -c \"$O\" > g; cat g; (%s -c \"$O\"; true) > g; cat g; gone=1 %s -c \"$O\" > g; ls" % ((PYTHON,) * 3)
 LOOKED_AT = """
 import os, sys
 f = os.open('g.pt', os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
@@ -254,6 +263,14 @@ def saves_over(box):
     assert len(text) == 6000 and text == text[:6] * 1000 and not box.leftovers(), text[:30]
 
 
+def redirected_output(box):
+    said = []
+    for shim, cwd in ((False, box.native_d), (True, box.d)):
+        r = box.run(["bash", "-c", OUTER], cwd=cwd, shim=shim, env={"O": OUTPUT})
+        said.append((r.rc, r.out, [l for l in r.err.splitlines() if "fastckpt" not in l]))
+    assert said[0] == said[1], "%s, natively %s" % (said[1], said[0])
+
+
 run_cases([(f.__name__, lambda f=f: with_box(f.__name__, f))
            for f in (redirected, child_sees, holes, tar_after_save, short_write, saves_are_no_logs, forks_beside_savers,
-                     ended_children, others_look, other_writers, saves_over)])
+                     ended_children, others_look, redirected_output, other_writers, saves_over)])
