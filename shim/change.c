@@ -243,6 +243,34 @@ int change_remove_any(const char *path) {
 
 // ---- What waits
 
+int change_link_fd(int fromdir, const char *from) {
+    struct stat st;
+    if (!guard_readable(from) || os_fstatat(fromdir, from, &st, AT_EMPTY_PATH) < 0 || !S_ISREG(st.st_mode) ||
+        st.st_nlink > 0) {
+        return CHANGE_NATIVE;
+    }
+    int r = CHANGE_NATIVE;
+    guard_depth++;
+    struct file *f = file_by_inode(st.st_dev, st.st_ino, true);
+    int fd = f != NULL ? names_fd(f) : os_openat(fromdir, from, O_PATH | O_CLOEXEC, 0);
+    if (f != NULL && !f->followed) {
+        file_fix_stat(f, fd, &st);
+        r = st.st_nlink == 0 ? -ENOENT : CHANGE_NATIVE; // its name was deleted: the kernel would give it one
+    }
+    if (r == CHANGE_NATIVE && f != NULL && !f->inherited && !f->followed) {
+        r = file_release(f, fd) < 0 ? -EIO : CHANGE_NATIVE;
+    } else if (r == CHANGE_NATIVE && name_word_hidden(names_word_of(&st))) {
+        struct msg q = {.type = MSG_SYNC, .scope = SYNC_INODE | SYNC_PUBLISH | SYNC_SPAWNED};
+        client_ask(&q, &fd, 1, NULL, NULL, -1); // open in another process
+        r = wait_then_native(WAIT_ALL);         // closed
+    }
+    if (f == NULL && fd >= 0) {
+        os_close(fd);
+    }
+    guard_depth--;
+    return r;
+}
+
 // It has to be there; likewise, and the kernel finds it first; must not be there; likewise, and comes behind nothing;
 // may be there.
 enum role { ROLE_OLD, ROLE_LINKED, ROLE_NEW, ROLE_MADE, ROLE_TARGET };

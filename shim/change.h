@@ -22,6 +22,9 @@ int change_remove_any(const char *path);
 int change_rename(int fromdir, const char *from, int todir, const char *to, unsigned flags);
 /** linkat: waits. */
 int change_link(int fromdir, const char *from, int todir, const char *to);
+/** Before a linkat of what a descriptor is of, by its link in /proc or with an empty path: a captured file gets its own
+ *  name first. Also where nothing is pending. */
+int change_link_fd(int fromdir, const char *from);
 /** symlinkat, which waits; or, not `ordered`, mkdir and what else makes a name that is no file: it deletes and replaces
  *  nothing, and only waits for what is queued of its own name. */
 int change_new(int dirfd, const char *path, bool ordered);

@@ -89,8 +89,15 @@ int hook_link(const char *from, const char *to) {
            NATIVE_OR(link, os_linkat(AT_FDCWD, from, AT_FDCWD, to, 0), from, to));
 }
 
+// With these flags an open file, perhaps one without a name, is given one.
+static int before_linkat(int fromdir, const char *from, int todir, const char *to, int flags) {
+    bool open = (flags & AT_SYMLINK_FOLLOW) || ((flags & AT_EMPTY_PATH) && guard_readable(from) && from[0] == '\0');
+    int r = UNLIKELY(open) && guard_depth == 0 && !guard_foreign() ? change_link_fd(fromdir, from) : CHANGE_NATIVE;
+    return r < 0 ? r : before_link(fromdir, from, todir, to);
+}
+
 int hook_linkat(int fromdir, const char *from, int todir, const char *to, int flags) {
-    UNLESS(before_link(fromdir, from, todir, to), NATIVE(linkat, SYS_linkat, fromdir, from, todir, to, flags));
+    UNLESS(before_linkat(fromdir, from, todir, to, flags), NATIVE(linkat, SYS_linkat, fromdir, from, todir, to, flags));
 }
 
 // A new name: an open captured file of this name is released, so that the kernel says EEXIST.

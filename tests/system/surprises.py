@@ -8,7 +8,8 @@
 # durable; a child sees all that its parent has written to an open file; a hole stays a hole; tar right after a save is
 # content; a short write that nothing follows is said; a later save is not taken for a log; forks beside saving threads
 # do not wait; children ended by a signal are silent; a program whose output a shell has redirected sees a file with a
-# name; who has a file open for writing while another saves over it writes into the new content. How: the same small
+# name; who has a file open for writing while another saves over it writes into the new content; an open file can be
+# given a second name while it has one, and none once that is deleted. How: the same small
 # jobs natively and under the shim. Cannot see what no tester has thought of yet.
 
 import os
@@ -99,6 +100,55 @@ if 'gone' in os.environ:
     print(os.fstat(1).st_nlink, file=sys.stderr)
 """
 OUTER = "%s -c \"$O\" > g; cat g; (%s -c \"$O\"; true) > g; cat g; gone=1 %s -c \"$O\" > g; ls" % ((PYTHON,) * 3)
+LINKS = """
+import ctypes, os, subprocess
+libc = ctypes.CDLL(None, use_errno=True)
+def link(f, to):
+    for at, path, flags in ((-100, b'/proc/self/fd/%d' % f, 0x400), (f, b'', 0x1000)):
+        r = libc.linkat(at, path, -100, to, flags)
+        print(r and ctypes.get_errno(), os.fstat(f).st_nlink, end=' ')
+        to += b'2'
+def opened(name, size=3 << 20):
+    f = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    os.write(f, bytes(size))
+    return f
+def deleted(f, *names):
+    for n in names:
+        if os.path.exists(n):
+            os.unlink(n)
+        print(os.fstat(f).st_nlink, end=' ')
+for size in (5, 3 << 20):
+    f = opened('a.pt', size)
+    link(f, b'second')
+    os.write(f, b'more')
+    print(os.path.getsize('second') == size + 4, os.path.samefile('a.pt', 'second'), end=' ')
+    deleted(f, 'a.pt', 'second', 'second2')
+    link(f, b'third')
+    f = opened('b.pt', size)
+    deleted(f, 'b.pt')
+    link(f, b'fourth')
+    for forked in (True, False):
+        f = opened('c.pt', size)
+        if forked and os.fork() == 0:
+            os.rename('c.pt', 'd.pt')
+            os._exit(0)
+        os.wait() if forked else subprocess.run(['mv', 'c.pt', 'd.pt'])
+        print(os.fstat(f).st_nlink, end=' ')
+        deleted(f, 'd.pt')
+    f = opened('e.pt', size)
+    if os.fork() == 0:
+        link(f, b'fifth')
+        os._exit(print(flush=True) or 0)
+    os.wait()
+    print(os.fstat(f).st_nlink, end=' ')
+    os.close(f)
+    f = os.open('e.pt', os.O_RDONLY)
+    link(f, b'sixth')
+    deleted(f, 'e.pt', 'fifth', 'fifth2')
+t = os.open('.', os.O_TMPFILE | os.O_WRONLY)
+link(t, b'tmp')
+print(sorted(os.listdir('.')), flush=True)
+"""
 LOOKED_AT = """
 import os, sys
 f = os.open('g.pt', os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
@@ -271,6 +321,14 @@ def redirected_output(box):
     assert said[0] == said[1], "%s, natively %s" % (said[1], said[0])
 
 
+def links(box):
+    n = box.run([PYTHON, "-c", LINKS], cwd=box.native_d, shim=False)
+    r = box.run([PYTHON, "-c", LINKS])
+    assert (r.rc, r.out) == (n.rc, n.out) and n.rc == 0, "%r, natively %r" % (r, n)
+    box.wait()
+    compare_trees(box.native_d, box.d)
+
+
 run_cases([(f.__name__, lambda f=f: with_box(f.__name__, f))
            for f in (redirected, child_sees, holes, tar_after_save, short_write, saves_are_no_logs, forks_beside_savers,
-                     ended_children, others_look, redirected_output, other_writers, saves_over)])
+                     ended_children, others_look, redirected_output, other_writers, saves_over, links)])
