@@ -23,6 +23,11 @@ static bool will_exist(const struct target *t) {
     return is_hidden(t) || (!names_gone(t->word) && t->there);
 }
 
+// Its directory cannot be searched.
+static bool is_beyond(const struct target *t) {
+    return !t->there && !t->missing;
+}
+
 static bool one_mount(const struct target *a, const struct target *b) {
     struct statx x, y;
     return a->p.dev == b->p.dev && change_look(a->p.dir, "", AT_EMPTY_PATH, &x) == 0 &&
@@ -47,6 +52,9 @@ static bool foretold(const struct target *from, const struct target *to, unsigne
 static int rename_one(struct target *from, struct target *to, unsigned flags) {
     if (from->p.dev != to->p.dev) {
         return CHANGE_NATIVE; // EXDEV, whatever the names are
+    }
+    if (is_beyond(from) || is_beyond(to)) {
+        return CHANGE_NATIVE; // it finds both directories before it looks at either name
     }
     if (names_gone(from->word) || state_of(to) == NAME_NO_DIR) {
         return -ENOENT;

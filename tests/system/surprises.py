@@ -9,8 +9,8 @@
 # content; a short write that nothing follows is said; a later save is not taken for a log; forks beside saving threads
 # do not wait; children ended by a signal are silent; a program whose output a shell has redirected sees a file with a
 # name; who has a file open for writing while another saves over it writes into the new content; an open file can be
-# given a second name while it has one, and none once that is deleted. How: the same small
-# jobs natively and under the shim. Cannot see what no tester has thought of yet.
+# given a second name while it has one, and none once that is deleted; a rename to where nobody may search is refused for
+# that. How: the same small jobs natively and under the shim. Cannot see what no tester has thought of yet.
 
 import os
 import signal
@@ -148,6 +148,25 @@ for size in (5, 3 << 20):
 t = os.open('.', os.O_TMPFILE | os.O_WRONLY)
 link(t, b'tmp')
 print(sorted(os.listdir('.')), flush=True)
+"""
+CLOSED = """
+import ctypes, os
+libc = ctypes.CDLL(None, use_errno=True)
+os.mkdir('shut')
+for name in ('old.pt', 'shut/there'):
+    os.mknod(name)
+os.chmod('shut', 0)
+for name in ('new.pt', 'old.pt'):
+    with open(name, 'wb', buffering=0) as f:
+        f.write(bytes(3 << 20))
+        for flags in (2, 1, 0):
+            for to in (b'shut/there', b'shut/none'):
+                for a, b in ((os.fsencode(name), to), (to, os.fsencode(name))):
+                    r = libc.renameat2(-100, a, -100, b, flags)
+                    print(a, b, flags, r and ctypes.get_errno())
+                    if r == 0:
+                        libc.renameat2(-100, b, -100, a, 2 if flags == 2 else 0)
+os.chmod('shut', 0o755)
 """
 LOOKED_AT = """
 import os, sys
@@ -321,14 +340,23 @@ def redirected_output(box):
     assert said[0] == said[1], "%s, natively %s" % (said[1], said[0])
 
 
-def links(box):
-    n = box.run([PYTHON, "-c", LINKS], cwd=box.native_d, shim=False)
-    r = box.run([PYTHON, "-c", LINKS])
+def as_natively(box, code):
+    n = box.run([PYTHON, "-c", code], cwd=box.native_d, shim=False)
+    r = box.run([PYTHON, "-c", code])
     assert (r.rc, r.out) == (n.rc, n.out) and n.rc == 0, "%r, natively %r" % (r, n)
     box.wait()
     compare_trees(box.native_d, box.d)
 
 
+def links(box):
+    as_natively(box, LINKS)
+
+
+def closed_directory(box):
+    as_natively(box, CLOSED)
+
+
 run_cases([(f.__name__, lambda f=f: with_box(f.__name__, f))
            for f in (redirected, child_sees, holes, tar_after_save, short_write, saves_are_no_logs, forks_beside_savers,
-                     ended_children, others_look, redirected_output, other_writers, saves_over, links)])
+                     ended_children, others_look, redirected_output, other_writers, saves_over, links,
+                     closed_directory)])
