@@ -182,7 +182,9 @@ static void gate_run(struct io_job *job) {
             io_calls.fallocate(f->fd_prog, FALLOC_FL_KEEP_SIZE, (off_t)f->reserved, (off_t)(r->gate_to - f->reserved));
         break;
     default:
-        job->result = io_calls.fallocate(f->fd_prog, 0, (off_t)f->size_made, (off_t)(r->gate_to - f->size_made));
+        // By its last byte: the space is reserved, and what was left out stays a hole. (XFS wants free blocks for all
+        // of a range, even where they are there already.)
+        job->result = io_calls.fallocate(f->fd_prog, 0, (off_t)r->gate_to - 1, 1);
         break;
     }
 }
@@ -232,8 +234,10 @@ static void gate_done(struct io_job *job) {
     } else if (job->result >= 0) {
         f->size_made = r->gate_to;
         retry_done(f, &r->retry);
-    } else if (no_fallocate(job->result)) {
-        writer_buffered(f); // no growth without extending writes
+    } else if (no_fallocate(job->result) || job->result == -ENOSPC || job->result == -EDQUOT) {
+        // No growth without extending writes. Out of space: XFS keeps a few blocks back from such a step, and not from
+        // writes into what is reserved.
+        writer_buffered(f);
     } else if (!retry_later(w->p->st, f, &r->retry, job->result)) {
         w->on_error(w->arg, slot, job->result, "growing the file");
     }

@@ -4,8 +4,9 @@
 # timeout: 240
 #
 # Proves that a full disk is told by the write that hits it, that EIO is told by the next call or, after close, loudly,
-# and that the old file stays in each case. How: ext4 on a small loop device and on one that fails on demand
-# (victims/faulty.c), as root and as a user, on both backends. Cannot see errors that a disk reports late or never.
+# and that the old file stays in each case; and that what fits natively fits: the last MiB of XFS.
+# How: ext4 on a small loop device and on one that fails on demand (victims/faulty.c), as root and as a user, on both
+# backends; a small XFS. Cannot see errors that a disk reports late or never.
 
 import errno
 import os
@@ -94,6 +95,53 @@ def reserved_ahead(fs, box):
     assert "failed" not in r.out and r.rc == 0, "63 of %d MiB: %r" % (fs.free_bytes() // MIB, r)
     box.wait()
     assert all(whole(box, "m-%d.pt" % i) == ("whole", i) for i in range(1, 8))
+
+
+FILL = """
+import os, sys
+f, left, piece = os.open('m.pt', os.O_WRONLY | os.O_CREAT | os.O_TRUNC), int(sys.argv[1]), os.urandom(1 << 20)
+for call in ('write', 'fsync', 'close'):
+    try:
+        while call == 'write' and left:
+            left -= os.write(f, piece[:left])
+        if call == 'fsync' and sys.argv[2:]:
+            os.fsync(f)
+        if call == 'close':
+            os.close(f)
+    except OSError as e:
+        print(call, e.errno)
+print(int(sys.argv[1]) - left)
+"""
+
+
+def xfs_nearly_full(name, io):
+    """XFS wants space to extend what is reserved already: what fits natively fits, and the write alone says not."""
+    fs = LoopFS(name + "-fs", 320, "xfs")
+    box = Box(name, base=os.path.join(fs.at, "b"), io=io, STAGING="128M", RETRY=0)
+
+    def fill(run, d, size, *more):
+        out = run([PYTHON, "-c", FILL, str(size), *more], cwd=d).out.split()
+        box.wait()
+        there = os.path.exists(d + "/m.pt") and os.path.getsize(d + "/m.pt")
+        if there is not False:
+            os.unlink(d + "/m.pt")
+        os.sync()
+        eventually("its space is free again", lambda: fs.free_bytes() >= before - MIB)
+        return out, there
+
+    try:
+        before = fs.free_bytes()
+        out, _ = fill(box.native, box.native_d, 1 << 40)
+        assert out[:2] == ["write", str(errno.ENOSPC)] and len(out) == 3, out
+        most = int(out[2])
+        for less, more in ((2 * MIB, ()), (MIB, ("fsync",)), (0, ())):
+            found = fill(box.run, box.d, most - less, *more)
+            assert found == ([str(most - less)], most - less), "%s %s of %d: %s" % (less, more, most, found)
+        out, _ = fill(box.run, box.d, 1 << 40, "fsync")
+        assert out[:2] == ["write", str(errno.ENOSPC)] and len(out) == 3 and int(out[2]) > most - MIB, (out, most)
+    finally:
+        box.close()
+        fs.free()
 
 
 def broken(name, who, io, fn):
@@ -264,4 +312,7 @@ for who in WHO:
                     continue  # as a user on one backend, in turn
                 name = "%s-%s-%s" % (fn.__name__, who, io)
                 CASES.append((name, lambda m=maker, n=name, w=who, i=io, f=fn: m(n, w, i, f)))
+ALL = "SPACE_ALL" in os.environ
+for io in ("uring", "threads")[:2 if ALL else 1]:
+    CASES.append(("xfs_nearly_full-" + io, lambda n="xfs-" + io, i=io: xfs_nearly_full(n, i)))
 run_cases(CASES)
