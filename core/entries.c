@@ -167,6 +167,7 @@ static enum verdict do_sync(struct engine *e, struct entry *en) {
                 atomic_store(&e->p.t->files[slot].looked, 1);
             }
             f->close_flags |= en->msg.scope & SYNC_SPAWNED ? CLOSE_SPAWNED : 0;
+            f->close_flags |= en->msg.scope & SYNC_KEEP ? CLOSE_KEEP : 0;
             commit_publish(&e->commit, slot, en->msg.number);
         } else {
             commit_sync(&e->commit, slot, en->msg.number);

@@ -14,9 +14,9 @@
 
 // Magic numbers that linux/magic.h lacks, or does not have everywhere: as in statfs(2) and the file systems' sources.
 static const struct fs_type types[] = {
-    {EXT4_SUPER_MAGIC, "ext4", FS_DIRECT},
-    {XFS_SUPER_MAGIC, "xfs", FS_DIRECT},
-    {BTRFS_SUPER_MAGIC, "btrfs", 0},
+    {EXT4_SUPER_MAGIC, "ext4", FS_DIRECT | FS_HOLES},
+    {XFS_SUPER_MAGIC, "xfs", FS_DIRECT | FS_HOLES},
+    {BTRFS_SUPER_MAGIC, "btrfs", FS_HOLES},
     {F2FS_SUPER_MAGIC, "f2fs", 0},
     {OVERLAYFS_SUPER_MAGIC, "overlay", 0},
     {0x2FC12FC1, "zfs", 0},

@@ -13,6 +13,7 @@ enum fs_traits {
     FS_NATIVE = 1,  // nothing to gain, or files that are no files: never captured
     FS_NETWORK = 2, // shared between nodes
     FS_DIRECT = 4,  // fallocate works on the file and waits for direct writes (the fence)
+    FS_HOLES = 8,   // its extents say what has no bytes, behind an fsync: space there can be given back
 };
 
 struct fs_type {

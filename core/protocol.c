@@ -101,7 +101,7 @@ bool msg_hand_over_valid(const struct msg_hand_over *h) {
 }
 
 static bool check_close(const struct msg_close *c) {
-    return !(c->flags & ~(uint32_t)(CLOSE_SPAWNED | CLOSE_TIMES | CLOSE_ABORT)) && c->size <= INT64_MAX &&
+    return !(c->flags & ~(uint32_t)(CLOSE_SPAWNED | CLOSE_TIMES | CLOSE_ABORT | CLOSE_KEEP)) && c->size <= INT64_MAX &&
            time_valid(&c->atime) && time_valid(&c->mtime);
 }
 
@@ -127,7 +127,8 @@ static bool check_body(const struct msg *m) {
     case MSG_RENAME:
         return m->u.change.flags == 0 && component(m->u.change.name) && component(m->u.change.to);
     case MSG_SYNC:
-        return !(m->scope & ~(SYNC_PUBLISH | SYNC_SPAWNED | SYNC_QUIET | SYNC_LOG | SYNC_INODE | SYNC_SAFE));
+        return !(m->scope &
+                 ~(SYNC_PUBLISH | SYNC_SPAWNED | SYNC_QUIET | SYNC_LOG | SYNC_INODE | SYNC_SAFE | SYNC_KEEP));
     case MSG_WAIT:
         return m->scope <= WAIT_DIR_SAFE;
     case MSG_STATUS:

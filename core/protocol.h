@@ -65,12 +65,14 @@ enum {
 enum {
     CLOSE_SPAWNED = 1, // this client started a process while the file was open: a stranger may hold it
     CLOSE_TIMES = 2,   // the program set the times itself
-    CLOSE_ABORT = 4
-}; // do not publish: the client met an error that it has reported to the program
+    CLOSE_ABORT = 4,   // do not publish: the client met an error that it has reported to the program
+    CLOSE_KEEP = 8     // space in it without bytes stays: the program has asked for it, or may be writing there
+};
 enum {
     SYNC_PUBLISH = 1, // publish now and go on natively (release)
     SYNC_SPAWNED = 2, // as CLOSE_SPAWNED
     SYNC_QUIET = 4,   // not answered: nobody waits
+    SYNC_KEEP = 64,   // as CLOSE_KEEP
     SYNC_INODE = 16,  // of the file that the descriptor is of, whoever captured it: it goes on being captured
     SYNC_SAFE = 32,   // it is enough that it is safe on the stripes, and it goes on as it was; with SYNC_PUBLISH, under
                       // its name. -EOPNOTSUPP: not with this file

@@ -13,6 +13,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/fiemap.h>
 #include <linux/fs.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -20,17 +21,81 @@
 #include <sys/stat.h>
 #include <string.h>
 
+#define HOLE_UNIT    4096 // a hole behind the last bytes ends with its block
+#define EXTENTS_ONCE 32
+
+static bool give_back(struct file_slot *f, uint64_t from, uint64_t to) {
+    int r = io_calls.fallocate(f->fd_prog, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)from, (off_t)(to - from));
+    if (r < 0) {
+        log_info("%s: a hole in it keeps its space: %s", f->name, log_errno(-r)); // costs nothing else
+    }
+    return r >= 0;
+}
+
+/** What the program has passed over was reserved with the rest, and is a hole natively: what is still unwritten when
+ *  nothing is on its way. Not by SEEK_HOLE on ext4 and xfs: there, what was read of a hole counts as bytes. `*any`:
+ *  there were some. 0, or what a sync says. */
+static int give_back_holes(struct file_slot *f, uint64_t size, bool *any) {
+    struct {
+        struct fiemap head;
+        struct fiemap_extent extent[EXTENTS_ONCE];
+    } map;
+    const struct fs_type *t = fs_of(f->fd_own);
+    if (!t || !(t->traits & FS_HOLES)) {
+        return 0;
+    }
+    if (!(t->traits & FS_DIRECT)) { // btrfs: what the pages say comes into the extents with an fsync alone
+        off_t hole = os_lseek(f->fd_own, 0, SEEK_HOLE);
+        int r = hole < 0 || (uint64_t)hole >= size ? 0 : io_calls.fsync(f->fd_own);
+        if (r < 0 || hole < 0 || (uint64_t)hole >= size) {
+            return r;
+        }
+    }
+    size = align_up(size, HOLE_UNIT);
+    for (uint64_t at = 0, from = 1; at < size && from != at;) {
+        map.head = (struct fiemap){
+            .fm_start = at, .fm_length = size - at, .fm_flags = FIEMAP_FLAG_SYNC, .fm_extent_count = EXTENTS_ONCE};
+        if (ioctl(f->fd_own, FS_IOC_FIEMAP, &map) < 0 || map.head.fm_mapped_extents == 0) {
+            return 0; // a failed write is told by the sync behind this
+        }
+        from = at;
+        for (uint32_t i = 0; i < map.head.fm_mapped_extents; i++) {
+            const struct fiemap_extent *e = &map.extent[i];
+            uint64_t begin = max_u64(at, e->fe_logical), to = min_u64(size, e->fe_logical + e->fe_length);
+            if (e->fe_flags & FIEMAP_EXTENT_UNWRITTEN && begin < to) {
+                *any |= give_back(f, begin, to);
+            }
+            at = e->fe_flags & FIEMAP_EXTENT_LAST ? size : max_u64(at, to);
+        }
+    }
+    return 0;
+}
+
+/** Gives back what was reserved and has no bytes. */
 static int trim(struct file_slot *f) {
     struct stat s;
     int r = os_fstat(f->fd_own, &s);
-    if (r < 0 || (uint64_t)s.st_size >= f->reserve_tried) {
+    if (r < 0 || f->reserve_tried == 0) {
         return r;
     }
-    if ((uint64_t)s.st_size < f->size_made) {
+    bool cut = (uint64_t)s.st_size < f->reserve_tried;
+    if (cut && (uint64_t)s.st_size < f->size_made) {
         log_info("%s: its size is below what was written: it has been cut off since", f->name);
     }
-    // Only when no stranger can hold the file: an append between the look and the cut would be lost (design 8).
-    return f->close_flags & CLOSE_SPAWNED ? 0 : io_calls.ftruncate(f->fd_prog, s.st_size);
+    // Only when no stranger can hold the file: what he writes between the look and the cut would be lost (design 8).
+    if (f->close_flags & CLOSE_SPAWNED) {
+        return 0;
+    }
+    bool changed = cut;
+    r = cut ? io_calls.ftruncate(f->fd_prog, s.st_size) : 0;
+    if (r >= 0 && !(f->close_flags & CLOSE_KEEP)) {
+        r = give_back_holes(f, (uint64_t)s.st_size, &changed);
+    }
+    if (r >= 0 && changed && f->size_end == 0) { // nothing was staged: the kernel's times are the program's
+        struct timespec ts[2] = {{.tv_nsec = UTIME_OMIT}, s.st_mtim};
+        io_calls.futimens(f->fd_prog, ts);
+    }
+    return r;
 }
 
 /** What comes before its sync. */

@@ -9,7 +9,7 @@
 #include "io.h"
 #include "state.h"
 
-/** Gives back reserved space, sets the program's times, fsyncs. 0 or an error. */
+/** Gives back space that was reserved and has no bytes, sets the program's times, fsyncs. 0 or an error. */
 int publish_sync(struct state *st, struct file_slot *f);
 /** Will the sync of its directory, behind its name, make the inode durable as well? One journal keeps the order: what
  *  was written out before is there when the name is. A file that gets its first name, and holds only what the program

@@ -319,7 +319,7 @@ static int tell_close(struct file *f, int fd) {
         c->atime = st.st_atim;
         c->mtime = st.st_mtim;
     }
-    c->flags = (set ? CLOSE_TIMES : 0) | (f->failed ? CLOSE_ABORT : 0);
+    c->flags = (set ? CLOSE_TIMES : 0) | (f->failed ? CLOSE_ABORT : 0) | (f->allocated ? CLOSE_KEEP : 0);
     if (atomic_load(&shim.spawned) != f->spawned_at) {
         c->flags |= CLOSE_SPAWNED;
     }

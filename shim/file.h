@@ -47,6 +47,7 @@ struct file {
     bool lost;             // keeper and engine were killed: recovered, native, published by file_close itself
     bool closed;           // CLOSE has been sent (file_close): nothing is staged any more
     bool reserved;         // the engine has reserved space in it and will cut that, which moves its times
+    bool allocated;        // the program has asked for space in it, which stays
     bool sparse;           // it has a large hole: the kernel alone, since staging would fill it
     bool failed;           // the last write was refused: not to be published if nothing succeeds after it
     int dir;               // lost.c's directory of the name, -1: none

@@ -17,7 +17,7 @@ static void link_soon(struct file *f) {
     f->log = true;
     struct msg m = {.type = MSG_SYNC, .scope = SYNC_LOG | SYNC_QUIET, .file = f->id, .slot = f->slot};
     if (!f->replaces) {
-        m.scope |= SYNC_PUBLISH | (atomic_load(&shim.spawned) != f->spawned_at ? SYNC_SPAWNED : 0);
+        m.scope |= SYNC_PUBLISH | SYNC_SPAWNED; // it is written meanwhile: nothing is cut off
         f->native = true; // all of it is below 1 MiB: nothing is staged
     }
     client_tell(&m); // keeper and engine gone: the next call on the file finds out

@@ -7,6 +7,7 @@
 #include "file_inside.h"
 #include "held.h"
 #include "lost.h"
+#include "workers.h"
 
 #include <errno.h>
 
@@ -16,8 +17,11 @@ int file_sync_locked(struct file *f, int fd, bool publish) {
         lost_recover(f, fd);
         return -EPIPE;
     }
-    unsigned spawned = atomic_load(&shim.spawned) != f->spawned_at ? SYNC_SPAWNED : 0;
-    int r = file_ask(f, fd, MSG_SYNC, publish ? SYNC_PUBLISH | spawned : 0);
+    unsigned how = SYNC_PUBLISH | (atomic_load(&shim.spawned) != f->spawned_at ? SYNC_SPAWNED : 0);
+    if (f->allocated || (f->reserved && workers_has_threads())) { // another thread may be in a call without the lock
+        how |= SYNC_KEEP;
+    }
+    int r = file_ask(f, fd, MSG_SYNC, publish ? how : 0);
     if (r == 0) {
         f->staged_end = 0;
         f->published |= publish;

@@ -163,14 +163,27 @@ int hook_ftruncate(int fd, off_t len) {
     return r;
 }
 
+// Space that the program asks for by itself stays, with bytes in it or without.
+static int allocated(int fd, int r) {
+    struct file *f = hook_captured(fd);
+    if (UNLIKELY(f != NULL) && r == 0) {
+        f->allocated = true;
+    }
+    return r;
+}
+
 // numpy asks for the space of each array of 16 MiB or more before it writes it.
 int hook_fallocate(int fd, int mode, off_t off, off_t len) {
     struct file *f = hook_captured(fd);
     if (UNLIKELY(f != NULL) && mode == FALLOC_FL_KEEP_SIZE && file_reserve(f, fd, off, len)) {
-        return 0;
+        return allocated(fd, 0);
     }
     int r = f != NULL ? file_settle(f, fd) : 0;
-    return r < 0 ? (int)hook_ret(r) : changed(fd, (int)NATIVE(fallocate, SYS_fallocate, fd, mode, off, len));
+    if (r < 0) {
+        return (int)hook_ret(r);
+    }
+    r = changed(fd, (int)NATIVE(fallocate, SYS_fallocate, fd, mode, off, len));
+    return mode & (FALLOC_FL_PUNCH_HOLE | FALLOC_FL_COLLAPSE_RANGE | FALLOC_FL_INSERT_RANGE) ? r : allocated(fd, r);
 }
 
 // Returns the error and leaves errno alone.
@@ -179,7 +192,7 @@ int hook_posix_fallocate(int fd, off_t off, off_t len) {
     if (r < 0) {
         return -r;
     }
-    return LIKELY(REAL(posix_fallocate) != NULL) ? real.posix_fallocate(fd, off, len) : ENOSYS;
+    return LIKELY(REAL(posix_fallocate) != NULL) ? allocated(fd, real.posix_fallocate(fd, off, len)) : ENOSYS;
 }
 
 // fsync of a directory waits for its pending names; those that are on the stripes will be there.

@@ -169,7 +169,7 @@ static int cpus(void) {
 }
 
 // A directory has a link for each directory in it, and two of its own.
-static bool has_threads(void) {
+bool workers_has_threads(void) {
     struct stat st;
     return os_fstatat(AT_FDCWD, "/proc/self/task", &st, 0) == 0 && st.st_nlink > 3;
 }
@@ -178,7 +178,7 @@ bool workers_there(bool plain) {
     if (atomic_load_explicit(&workers.helpers, memory_order_relaxed) > 0) {
         return true;
     }
-    if (workers.threads == 1 || workers.refused || !plain || workers.pid != os_getpid() || !has_threads()) {
+    if (workers.threads == 1 || workers.refused || !plain || workers.pid != os_getpid() || !workers_has_threads()) {
         return false;
     }
     int wanted = workers.threads > 0 ? workers.threads : (int)min_u64((uint64_t)cpus(), AUTO_MAX);

@@ -26,6 +26,9 @@ void workers_begin(int threads);
  *  when they are there. */
 bool workers_there(bool plain);
 
+/** Are there threads in this process but the caller? One system call. */
+bool workers_has_threads(void);
+
 typedef void workers_block(void *arg, uint32_t i);
 
 /** block(arg, i) for each i below n, in any order, in this thread and in helpers; returns when all are done. `block`

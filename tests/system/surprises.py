@@ -5,12 +5,13 @@
 # timeout: 100
 #
 # Proves, each as an outside tester found it broken: a redirected program that a shell execs ends when its file is
-# durable; a child sees all that its parent has written to an open file; a hole stays a hole; tar right after a save is
-# content; a short write that nothing follows is said; a later save is not taken for a log; forks beside saving threads
-# do not wait; children ended by a signal are silent; a program whose output a shell has redirected sees a file with a
-# name; who has a file open for writing while another saves over it writes into the new content; an open file can be
-# given a second name while it has one, and none once that is deleted; a rename to where nobody may search is refused for
-# that. How: the same small jobs natively and under the shim. Cannot see what no tester has thought of yet.
+# durable; a child sees all that its parent has written to an open file; a hole stays a hole; tar right after a save
+# is content; a short write that nothing follows is said; a later save is not taken for a log; forks beside saving
+# threads do not wait; children ended by a signal are silent; a program whose output a shell has redirected sees a
+# file with a name; who has a file open for writing while another saves over it writes into the new content; an open
+# file can be given a second name while it has one, and none once that is deleted; a rename to where nobody may
+# search is refused for that. How: the same small jobs natively and under the shim. Cannot see what no tester has
+# thought of yet.
 
 import os
 import signal

@@ -175,8 +175,8 @@ Test(protocol, hostile_chunks) {
 }
 
 Test(protocol, hostile_close) {
-    CHANGED(MSG_CLOSE, 0, m.u.close.flags = CLOSE_SPAWNED | CLOSE_TIMES | CLOSE_ABORT);
-    CHANGED(MSG_CLOSE, -EPROTO, m.u.close.flags = 8);
+    CHANGED(MSG_CLOSE, 0, m.u.close.flags = CLOSE_SPAWNED | CLOSE_TIMES | CLOSE_ABORT | CLOSE_KEEP);
+    CHANGED(MSG_CLOSE, -EPROTO, m.u.close.flags = 16);
     CHANGED(MSG_CLOSE, 0, m.u.close.size = INT64_MAX);
     CHANGED(MSG_CLOSE, -EPROTO, m.u.close.size = 1ull << 63);
     CHANGED(MSG_CLOSE, -EPROTO, m.u.close.mtime.tv_nsec = 1000000000);
