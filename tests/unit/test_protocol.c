@@ -102,8 +102,9 @@ Test(protocol, hostile_hello_and_heads) {
     CHANGED(MSG_RESERVE, 0, m.value = INT64_MAX);
     CHANGED(MSG_RESERVE, -EPROTO, m.value = 1ull << 63);
     CHANGED(MSG_SYNC, 0, m.scope = SYNC_PUBLISH);
-    CHANGED(MSG_SYNC, 0, m.scope = SYNC_PUBLISH | SYNC_SPAWNED | SYNC_QUIET | SYNC_LOG | SYNC_INODE | SYNC_SAFE);
-    CHANGED(MSG_SYNC, -EPROTO, m.scope = 64);
+    CHANGED(MSG_SYNC, 0, m.scope = SYNC_PUBLISH | SYNC_SPAWNED | SYNC_QUIET | SYNC_LOG);
+    CHANGED(MSG_SYNC, 0, m.scope = SYNC_INODE | SYNC_SAFE | SYNC_KEEP);
+    CHANGED(MSG_SYNC, -EPROTO, m.scope = 128);
     CHANGED(MSG_WAIT, 0, m.scope = WAIT_SPACE);
     CHANGED(MSG_WAIT, -EPROTO, m.scope = WAIT_DIR_SAFE + 1);
     CHANGED(MSG_STATUS, -EPROTO, memset(m.u.status.backend, 'x', sizeof m.u.status.backend));
