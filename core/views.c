@@ -56,6 +56,7 @@ enum verdict views_lend(struct engine *e, struct entry *en) {
     }
     struct file_slot *f = file_behind(e, named);
     l->state = state;
+    l->taken = 0;
     l->client = named->client;
     if (!f) {
         l->size = 0;
@@ -84,6 +85,7 @@ enum verdict views_lend(struct engine *e, struct entry *en) {
     l->size = max_u64(l->size, f->state == FILE_OPEN ? hands_end(&e->p, slot) : 0);
     bool times = f->state == FILE_CLOSED && !f->taken && (f->size_end > 0 || f->close_flags & CLOSE_TIMES);
     l->mtime = times ? f->mtime : (struct timespec){0};
+    l->taken = f->taken;
     en->msg.file = f->id;
     en->msg.slot = slot;
     return entries_answer_fds(e, en, 0, &named->fd_own, 1);

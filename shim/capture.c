@@ -176,7 +176,9 @@ static int open_shadow(struct place *p, const struct request *rq, const struct l
     if (shadow_useless_fs(p->dir)) {
         return native(p, rq);
     }
-    int r = shadow_make(p, base->fd, names_gone(word), rq->flags, rq->mode, &s);
+    // Who has taken it back may be writing it still. When it has its name, the kernel says whether he is.
+    int r = base->fd >= 0 && base->taken ? SHADOW_WRITTEN
+                                         : shadow_make(p, base->fd, names_gone(word), rq->flags, rq->mode, &s);
     if (r == SHADOW_WRITTEN && rq->looks + 1 < OPEN_LOOKS) {
         return OPEN_AGAIN;
     }

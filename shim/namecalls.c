@@ -132,6 +132,7 @@ int names_lend_place(const struct place *p, uint64_t word, unsigned flags, struc
     ret->fd = fds[0];
     ret->size = q.u.lend.size;
     ret->mtime = q.u.lend.mtime;
+    ret->taken = q.u.lend.taken;
     ret->pending = q.u.lend.state == NAME_PENDING; // the table may not have our own close yet
     log_format(ret->path, sizeof ret->path, "/proc/self/fd/%d", ret->fd);
     return 0;

@@ -62,6 +62,7 @@ struct lent {
     struct timespec mtime; // zero: the kernel's
     struct file *own;      // captured and open in this process
     bool pending;          // closed
+    bool taken;            // a program has opened it to write since
     int error;             // with a descriptor of -1: why there is nothing
     char path[32];         // "/proc/self/fd/N": for calls that want a path
 };
