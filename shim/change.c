@@ -316,6 +316,9 @@ static int two_names(int fromdir, const char *from, int todir, const char *to, e
     int r = before(fromdir, from, role == ROLE_TARGET ? ROLE_OLD : ROLE_LINKED, &wait);
     r = r < 0 ? r : before(todir, to, role, &wait);
     bool replaces = role == ROLE_TARGET && r == 0 && os_fstatat(todir, to, &st, AT_SYMLINK_NOFOLLOW) == 0;
+    if (replaces && S_ISDIR(st.st_mode)) {
+        names_before_mode(todir, to); // what is open in it by whomever keeps it from being empty
+    }
     r = r == 0 && wait ? wait_then_native(replaces ? WAIT_CHANGE : WAIT_ALL) : r;
     guard_depth--;
     return r;
