@@ -212,9 +212,10 @@ MAYBE static bool has_stranger(const struct stat *st) {
     return false;
 }
 
+// For writing. Who reads an older file keeps that when its name gets a new one.
 MAYBE static bool has_open(const struct stat *st) {
     for (int fd = 3; fd < FDS; fd++) {
-        if (is_of(fd, st)) {
+        if (is_of(fd, st) && (fcntl(fd, F_GETFL) & O_ACCMODE) != O_RDONLY) {
             return true;
         }
     }
