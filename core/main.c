@@ -102,6 +102,18 @@ static int set_options(int argc, char **argv, int *at) {
     return 0;
 }
 
+/** Options, which become the configuration, and at least one argument behind them, from `*at` on. 0, or the exit
+ *  status, after a line or the usage. */
+static int begin(int argc, char **argv, int *at, struct config *c) {
+    if (set_options(argc, argv, at) < 0) {
+        return 2;
+    }
+    if (*at >= argc) {
+        return usage(2);
+    }
+    return load_config(c) < 0 ? 2 : 0;
+}
+
 static int preload(const char *argv0) {
     char path[4096], value[8192];
     ssize_t n = readlink("/proc/self/exe", path, sizeof path - 32);
@@ -126,14 +138,9 @@ static int preload(const char *argv0) {
 static int run(int argc, char **argv) {
     int at = 2;
     static struct config c;
-    if (set_options(argc, argv, &at) < 0) {
-        return 2;
-    }
-    if (at >= argc) {
-        return usage(2);
-    }
-    if (load_config(&c) < 0) {
-        return 2;
+    int refused = begin(argc, argv, &at, &c);
+    if (refused) {
+        return refused;
     }
     if (!c.paths[0]) {
         fprintf(stderr, "fastckpt: no --paths and no FASTCKPT_PATHS: nothing will be captured\n");
@@ -300,15 +307,9 @@ static int recover(int argc, char **argv) {
 
 static int verify(int argc, char **argv) {
     static struct config c;
-    int at = 2;
-    if (set_options(argc, argv, &at) < 0) {
-        return 2;
-    }
-    if (at >= argc) {
-        return usage(2);
-    }
-    if (load_config(&c) < 0) {
-        return 2;
+    int at = 2, refused = begin(argc, argv, &at, &c);
+    if (refused) {
+        return refused;
     }
     if (!c.stripes[0]) {
         fprintf(stderr, "fastckpt: no --stripes and no FASTCKPT_STRIPES: nowhere to look\n");
