@@ -6,13 +6,13 @@
 
 #include "../core/fs.h"
 #include "../core/os.h"
+#include "fdtable.h"
 #include "lost.h"
 #include "shared.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
-#include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -95,7 +95,7 @@ static int release_open(const struct target *t) {
     struct file *f = names_own(t->word);
     struct lent l;
     if (f != NULL) {
-        return file_release(f, names_fd(f)) < 0 ? -EIO : 0;
+        return file_release(f, fd_of(f)) < 0 ? -EIO : 0;
     }
     if (names_lend_place(&t->p, t->word, false, &l) == 0) {
         struct msg q = {.type = MSG_SYNC, .scope = SYNC_INODE | SYNC_PUBLISH | SYNC_SPAWNED};
@@ -252,7 +252,7 @@ int change_link_fd(int fromdir, const char *from) {
     int r = CHANGE_NATIVE;
     guard_depth++;
     struct file *f = file_by_inode(st.st_dev, st.st_ino, true);
-    int fd = f != NULL ? names_fd(f) : os_openat(fromdir, from, O_PATH | O_CLOEXEC, 0);
+    int fd = f != NULL ? fd_of(f) : os_openat(fromdir, from, O_PATH | O_CLOEXEC, 0);
     if (f != NULL && !f->followed) {
         file_fix_stat(f, fd, &st);
         r = st.st_nlink == 0 ? -ENOENT : CHANGE_NATIVE; // its name was deleted: the kernel would give it one

@@ -90,3 +90,12 @@ bool fd_has_stream(const struct file *f) {
     }
     return false;
 }
+
+int fd_of(const struct file *f) {
+    for (int fd = 0; fd < fd_limit(); fd++) {
+        if (fd_peek(fd) == f && fd_get(fd, false) == f) {
+            return fd;
+        }
+    }
+    return -EBADF;
+}

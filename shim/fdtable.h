@@ -33,6 +33,8 @@ int fd_before_close(int fd, struct file *f);
 void fd_forget(int fd);
 /** Highest entry + 1, a bound for loops over ranges. */
 int fd_limit(void);
+/** A descriptor of `f`, or -EBADF. */
+int fd_of(const struct file *f);
 
 /** The FILE that was made on a captured descriptor, kept by hook_stdio.c: libc writes by itself there. One that was
  *  never closed goes stale, and is memory still. */

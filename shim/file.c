@@ -207,9 +207,8 @@ int file_settle(struct file *f, int fd) {
 
 // Has another process had it published, or deleted its name?
 static bool links_known(const struct file *f) {
-    const struct tables *t = client_tables();
-    const struct file_public *p = t ? &t->files[f->slot % FILES_MAX] : NULL;
-    return p && atomic_load_explicit(&p->id, memory_order_acquire) == f->id && atomic_load(&p->links);
+    const struct file_public *p = said(f);
+    return p && atomic_load(&p->links);
 }
 
 void file_fix_stat(struct file *f, int fd, struct stat *st) {
@@ -231,7 +230,8 @@ void file_fix_stat(struct file *f, int fd, struct stat *st) {
     if (st->st_nlink == 0 && !f->dropped && !f->published && !links_known(f)) {
         st->st_nlink = 1;
     }
-    bool set = f->times_set && file_engine_changes(f); // else the kernel's are right: they were set there, too
+    // Else the kernel's are right: they were set there, too.
+    bool set = f->times_set && !f->times_native && file_engine_changes(f);
     if ((f->staged_end > 0 || set) && f->mtime.tv_nsec != UTIME_OMIT) {
         st->st_mtim = f->mtime;
     }
@@ -248,11 +248,27 @@ static void set_time(struct timespec *to, const struct timespec *from, const str
     }
 }
 
-int file_set_times(struct file *f, int fd, const struct timespec ts[2]) {
+void file_times(const struct file *f, int fd, struct timespec ts[2]) {
+    struct stat st;
+    bool native = f->times_native && os_fstat(fd, &st) == 0;
+    ts[0] = native ? st.st_atim : f->atime;
+    ts[1] = native ? st.st_mtim : f->mtime;
+}
+
+void file_before_times(struct file *f, int fd) {
+    sigset_t saved;
+    lock_take(&f->lock, &saved);
+    if (f->stdio && !f->followed) {
+        file_settle_locked(f, fd); // its error is kept
+        f->native = true;
+        f->times_native = true;
+    }
+    lock_drop(&f->lock, &saved);
+}
+
+int file_set_times(struct file *f, const struct timespec ts[2]) {
     int64_t ns = os_now_ns(CLOCK_REALTIME_COARSE);
     struct timespec now = {ns / 1000000000, ns % 1000000000};
-    struct timespec both[2] = {{0, UTIME_NOW}, {0, UTIME_NOW}};
-    ts = ts ? ts : both;
     for (int i = 0; i < 2; i++) {
         if (ts[i].tv_nsec != UTIME_NOW && ts[i].tv_nsec != UTIME_OMIT &&
             (ts[i].tv_nsec < 0 || ts[i].tv_nsec > 999999999)) {
@@ -261,10 +277,6 @@ int file_set_times(struct file *f, int fd, const struct timespec ts[2]) {
     }
     sigset_t saved;
     lock_take(&f->lock, &saved);
-    if (f->stdio) { // libc's own writes change them later, which only the kernel sees: it has them all from here on
-        file_settle_locked(f, fd);
-        f->native = true;
-    }
     set_time(&f->atime, &ts[0], &now);
     set_time(&f->mtime, &ts[1], &now);
     f->times_set = true;
@@ -307,22 +319,17 @@ static void report(const struct file *f) {
 
 // The entry. -EPIPE: nobody takes it.
 static int tell_close(struct file *f, int fd) {
-    struct stat st;
     struct msg m = {.type = MSG_CLOSE, .file = f->id, .slot = f->slot};
     struct msg_close *c = &m.u.close;
+    struct timespec ts[2];
+    file_times(f, fd, ts);
     c->size = f->staged_end;
     // Where the kernel wrote every byte, its own times are right; what the engine does to the file changes them else.
     bool times = file_engine_changes(f), set = times && f->times_set;
-    c->atime = set ? f->atime : (struct timespec){0, UTIME_OMIT};
-    c->mtime = times ? f->mtime : (struct timespec){0, UTIME_OMIT};
-    if (set && f->stdio && os_fstat(fd, &st) == 0) { // see file_set_times
-        c->atime = st.st_atim;
-        c->mtime = st.st_mtim;
-    }
-    c->flags = (set ? CLOSE_TIMES : 0) | (f->failed ? CLOSE_ABORT : 0) | (f->allocated ? CLOSE_KEEP : 0);
-    if (atomic_load(&shim.spawned) != f->spawned_at) {
-        c->flags |= CLOSE_SPAWNED;
-    }
+    c->atime = set ? ts[0] : (struct timespec){0, UTIME_OMIT};
+    c->mtime = times ? ts[1] : (struct timespec){0, UTIME_OMIT};
+    c->flags = (set ? CLOSE_TIMES : 0) | (f->failed ? CLOSE_ABORT : 0) | (f->allocated ? CLOSE_KEEP : 0) |
+               (file_has_spawned(f) ? CLOSE_SPAWNED : 0);
     return client_tell(&m);
 }
 

@@ -40,6 +40,7 @@ struct file {
     bool native;           // released, lost or failed: the kernel alone; close still tells the engine
     bool dropped;          // its name was deleted: never published
     bool times_set;        // futimens: kept, applied last
+    bool times_native;     // but the inode's are right: it was the kernel's alone by then (file_before_times)
     bool stdio;            // a FILE has stood on it: ask fd_has_stream
     bool published;        // fsync or release has linked it
     bool inherited;        // of the parent's, in a fork child: settled through the engine at its first use, then native
@@ -113,10 +114,13 @@ void file_count_flush(struct file *f, int fd);
 /** fsync and kin: waits until durable; a new name is published as well and native from then on. With
  *  FASTCKPT_FSYNC=defer it returns at once. */
 int file_fsync(struct file *f, int fd);
+/** Before the program's times are set on the inode. Libc's own writes change them later, and no hook sees them: where a
+ *  FILE stands on the file, it is settled and the kernel's alone from here on. fd: the program's, or negative. */
+void file_before_times(struct file *f, int fd);
 /** Times set by the program (futimens semantics: UTIME_NOW, UTIME_OMIT understood): kept, applied at publish. Who calls
- *  sets them on the inode as well, behind this. fd: the program's, or negative. */
-int file_set_times(struct file *f, int fd, const struct timespec ts[2]);
-/** The content has changed now, by a call of the kernel's: what file_set_times kept is over. */
+ *  sets them on the inode as well. */
+int file_set_times(struct file *f, const struct timespec ts[2]);
+/** The content has changed now, by a call of the kernel's: the mtime that file_set_times kept is over. */
 void file_touch(struct file *f);
 /** The name is deleted while open: never publish. */
 int file_drop(struct file *f);

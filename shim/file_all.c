@@ -72,7 +72,7 @@ void file_before_exec(void) {
 void file_close_all(void) {
     uint32_t i = 0;
     for (struct file *f; (f = file_each(&i));) {
-        file_close(f, -1);
+        file_close(f, fd_of(f));
     }
 }
 

@@ -21,6 +21,10 @@ int file_ask(struct file *f, int fd, unsigned type, unsigned scope);
 /** Publishes the file, which is native from then on, or only makes it durable. 0, an error, -EPIPE: recovered. */
 int file_sync_locked(struct file *f, int fd, bool publish);
 
+/** The times that the program gave the file, by its writes or set, as of now: the inode's where only the kernel knows
+ *  (file_before_times). tv_nsec UTIME_OMIT: the kernel's. */
+void file_times(const struct file *f, int fd, struct timespec ts[2]);
+
 /** file_settle under the lock. */
 int file_settle_locked(struct file *f, int fd);
 

@@ -17,10 +17,12 @@ int file_sync_locked(struct file *f, int fd, bool publish) {
         lost_recover(f, fd);
         return -EPIPE;
     }
-    unsigned how = SYNC_PUBLISH | (atomic_load(&shim.spawned) != f->spawned_at ? SYNC_SPAWNED : 0);
+    unsigned how = SYNC_PUBLISH | (file_has_spawned(f) ? SYNC_SPAWNED : 0);
     if (f->allocated || (f->reserved && workers_has_threads())) { // another thread may be in a call without the lock
         how |= SYNC_KEEP;
     }
+    struct timespec ts[2];
+    file_times(f, fd, ts);
     int r = file_ask(f, fd, MSG_SYNC, publish ? how : 0);
     if (r == 0) {
         f->staged_end = 0;
@@ -28,7 +30,6 @@ int file_sync_locked(struct file *f, int fd, bool publish) {
         f->native |= publish;
     }
     if (r == 0 && publish && file_engine_changes(f) && fd >= 0) { // what the engine did came after what the program did
-        struct timespec ts[2] = {f->atime, f->mtime};
         OS_CALL(SYS_utimensat, fd, NULL, ts, 0, 0, 0);
         f->times_set = false;
     }

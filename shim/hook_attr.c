@@ -134,14 +134,13 @@ int hook_fchownat(int dirfd, const char *path, uid_t uid, gid_t gid, int flags) 
 }
 
 // Times of a captured file are kept and applied last; they are set on the inode as well, where whoever it is lent to
-// sees the atime.
+// sees the atime, and where they count if libc writes the file, too (file_before_times).
 static int set_times(struct lent *l, const struct timespec ts[2]) {
-    int fd = l->own != NULL ? names_fd(l->own) : -1;
-    if (fd >= 0 && l->own->stdio) {
-        file_settle(l->own, fd); // before the inode's are set, see file_set_times
+    if (l->own != NULL) {
+        file_before_times(l->own, fd_of(l->own));
     }
     long r = LENT(utimensat, AT_FDCWD, l->path, ts, 0);
-    return done(l, l->own != NULL && r == 0 ? file_set_times(l->own, fd, ts) : r);
+    return done(l, l->own != NULL && r == 0 ? file_set_times(l->own, ts) : r);
 }
 
 // The three older forms as the one that the kernel has now. NULL means now. -EINVAL as the kernel says.
@@ -190,7 +189,8 @@ int hook_lutimes(const char *path, const struct timeval tv[2]) {
 
 // On a descriptor: kept for the publish and, like the kernel's call that follows, on the inode. False: a wrong time.
 static bool keep_times(struct file *f, int fd, const struct timespec ts[2], int *ret) {
-    int r = f->followed ? 0 : file_set_times(f, fd, ts);
+    file_before_times(f, fd);
+    int r = f->followed ? 0 : file_set_times(f, ts);
     *ret = (int)hook_ret(r);
     return r == 0;
 }

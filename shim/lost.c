@@ -280,10 +280,11 @@ static int sync_dir(int dirfd) {
 
 static int publish(struct file *f, int fd) {
     struct stat st;
-    if (file_engine_changes(f) && f->spawned_at == atomic_load(&shim.spawned) && os_fstat(fd, &st) == 0) {
+    struct timespec ts[2];
+    file_times(f, fd, ts);
+    if (file_engine_changes(f) && !file_has_spawned(f) && os_fstat(fd, &st) == 0) {
         os_ftruncate(fd, st.st_size); // gives back what the engine had reserved beyond the end
     }
-    struct timespec ts[2] = {f->atime, f->mtime};
     if (f->times_set || file_engine_changes(f)) {
         os_utimensat(fd, NULL, ts, 0);
     }

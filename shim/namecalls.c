@@ -100,21 +100,12 @@ struct file *names_own(uint64_t word) {
     return f != NULL && !f->closed && !f->inherited ? f : NULL;
 }
 
-int names_fd(const struct file *f) {
-    for (int fd = 0; fd < fd_limit(); fd++) {
-        if (fd_peek(fd) == f && fd_get(fd, false) == f) {
-            return fd;
-        }
-    }
-    return -EBADF;
-}
-
 int names_lend_place(const struct place *p, uint64_t word, unsigned flags, struct lent *ret) {
     struct msg q = {.type = MSG_LEND};
     int fds[MSG_FDS_MAX], n = MSG_FDS_MAX;
     ret->own = names_own(word);
     if (ret->own != NULL && flags != 0) {
-        file_settle(ret->own, names_fd(ret->own)); // its error is for its own calls
+        file_settle(ret->own, fd_of(ret->own)); // its error is for its own calls
         ret->own->native = true;                   // who reads while it grows sees every byte
     }
     q.u.lend.flags = flags;
@@ -232,7 +223,7 @@ int names_clear(uint64_t word) {
     }
     struct file *f = name_word_state(word) == NAME_OPEN ? names_own(word) : NULL;
     if (f != NULL) {
-        return file_release(f, names_fd(f)) < 0 ? -EIO : 0;
+        return file_release(f, fd_of(f)) < 0 ? -EIO : 0;
     }
     int r = names_wait(WAIT_ALL, -1);
     const struct tables *t = client_tables();

@@ -71,8 +71,6 @@ struct lent {
 uint64_t names_word(const struct place *p);
 /** The open file of this process behind a word, or NULL. */
 struct file *names_own(uint64_t word);
-/** A descriptor of `f`, or -EBADF. */
-int names_fd(const struct file *f);
 
 /** Borrows the inode of a captured or pending name, for what `flags` says: LEND_* of protocol.h, 0 to look at it. 1:
  *  *ret is filled, 0: the name is native. A name that is going to be deleted: 1, with a descriptor of -1 and a path
