@@ -151,21 +151,22 @@ static void rebuild(struct engine *e) {
     log_info("engine %d goes on after a restart (generation %u)", getpid(), e->p.st->generation);
 }
 
-/** What a pair that was killed has left on the stripes: beside everything else, by a worker. */
 static void say_recovered(const char *line) {
     log_error("%s", line);
 }
 
+/** What a pair that was killed has left on the stripes: beside everything else, by a worker. */
 static void recover_run(struct io_job *job) {
-    struct engine *e = job->arg;
-    int left = recover_stripes(e->p.st->config.stripes, false, false, say_recovered);
-    if (left > 0 && !e->p.st->note[0]) {
-        log_format(e->p.st->note, sizeof e->p.st->note,
-                   "%d files on the stripes could not be recovered: fastckpt recover --dry-run names them", left);
-    }
+    const struct engine *e = job->arg;
+    job->result = recover_stripes(e->p.st->config.stripes, false, false, say_recovered);
 }
 
 static void recover_done(struct io_job *job) {
+    struct state *st = ((struct engine *)job->arg)->p.st;
+    if (job->result > 0 && !st->note[0]) {
+        log_format(st->note, sizeof st->note,
+                   "%d files on the stripes could not be recovered: fastckpt recover --dry-run names them", job->result);
+    }
     free(job);
 }
 

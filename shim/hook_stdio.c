@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: MIT
 //
 // hook_stdio: FILE streams. A FILE stands on a real descriptor, and what libc writes by itself goes straight to the
-// inode, at the kernel's offset, which is ours too. So there is nothing to do but to open, to close, to settle before a
-// move back, to stage what is large in an fwrite, and to note that libc writes (flush, close, exit: for the times). The one place that may call stdio, through real.* alone, and that
-// knows struct _IO_FILE, whose layout is libc's ABI: putc_unlocked has always been compiled into programs.
+// inode, at the kernel's offset, which is ours too. So there is nothing to do but to open, to close, to settle
+// before a move back, to stage what is large in an fwrite, and to note that libc writes (flush, close, exit: for the
+// times). The one place that may call stdio, through real.* alone, and that knows struct _IO_FILE, whose layout is
+// libc's ABI: putc_unlocked has always been compiled into programs.
 
 #include "hook_stdio.h"
 
