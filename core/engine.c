@@ -165,7 +165,8 @@ static void recover_done(struct io_job *job) {
     struct state *st = ((struct engine *)job->arg)->p.st;
     if (job->result > 0 && !st->note[0]) {
         log_format(st->note, sizeof st->note,
-                   "%d files on the stripes could not be recovered: fastckpt recover --dry-run names them", job->result);
+                   "%d files on the stripes could not be recovered: fastckpt recover --dry-run names them",
+                   job->result);
     }
     free(job);
 }

@@ -16,7 +16,7 @@
 static const struct fs_type types[] = {
     {EXT4_SUPER_MAGIC, "ext4", FS_DIRECT | FS_HOLES},
     {XFS_SUPER_MAGIC, "xfs", FS_DIRECT | FS_HOLES},
-    {BTRFS_SUPER_MAGIC, "btrfs", FS_HOLES},
+    {BTRFS_SUPER_MAGIC, "btrfs", FS_HOLES | FS_LOG},
     {F2FS_SUPER_MAGIC, "f2fs", 0},
     {OVERLAYFS_SUPER_MAGIC, "overlay", 0},
     {0x2FC12FC1, "zfs", 0},

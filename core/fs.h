@@ -14,6 +14,7 @@ enum fs_traits {
     FS_NETWORK = 2, // shared between nodes
     FS_DIRECT = 4,  // fallocate works on the file and waits for direct writes (the fence)
     FS_HOLES = 8,   // its extents say what has no bytes, behind an fsync: space there can be given back
+    FS_LOG = 16,    // an fsync writes a log of that file: names and extents changed before need a sync of their own
 };
 
 struct fs_type {

@@ -71,7 +71,7 @@ static int call_stat_name(int dirfd, const char *name, struct stat *s) {
     return os_fstatat(dirfd, name, s, AT_SYMLINK_NOFOLLOW);
 }
 
-static int call_sync_dir(int dirfd) {
+static int on_directory(int dirfd, int (*sync)(int fd)) {
     int fd = os_openat(dirfd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0);
     if (fd == -EACCES) {
         return sync_unreadable(dirfd);
@@ -79,8 +79,13 @@ static int call_sync_dir(int dirfd) {
     if (fd < 0) {
         return fd;
     }
-    int ret = os_fsync(fd);
+    int ret = sync(fd);
     os_close(fd);
+    return ret;
+}
+
+static int call_sync_dir(int dirfd) {
+    int ret = on_directory(dirfd, os_fsync);
     return ret == -EINVAL ? 0 : ret; // a file system that knows no fsync of directories has nothing more to offer
 }
 
@@ -88,13 +93,7 @@ static int call_sync_dir(int dirfd) {
  *  same. Only a commit of everything keeps them. */
 static int call_sync_names(int dirfd) {
     const struct fs_type *t = fs_of(dirfd);
-    if (!t || t->magic != BTRFS_SUPER_MAGIC) {
-        return 0;
-    }
-    int fd = os_openat(dirfd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0);
-    int ret = fd < 0 ? fd : (int)OS_CALL(SYS_syncfs, fd, 0, 0, 0, 0, 0);
-    os_close(fd);
-    return ret;
+    return t && t->traits & FS_LOG ? on_directory(dirfd, os_syncfs) : 0;
 }
 
 /** Waits for the bytes, and tells of their errors as fsync does. The device may still have them in its cache, and the

@@ -44,7 +44,7 @@ static int give_back_holes(struct file_slot *f, uint64_t size, bool *any) {
     if (!t || !(t->traits & FS_HOLES)) {
         return 0;
     }
-    if (!(t->traits & FS_DIRECT)) { // btrfs: what the pages say comes into the extents with an fsync alone
+    if (t->traits & FS_LOG) { // what the pages say comes into the extents with an fsync alone
         off_t hole = os_lseek(f->fd_own, 0, SEEK_HOLE);
         int r = hole < 0 || (uint64_t)hole >= size ? 0 : io_calls.fsync(f->fd_own);
         if (r < 0 || hole < 0 || (uint64_t)hole >= size) {
@@ -359,7 +359,7 @@ static void sync_dir(struct state *st, const uint32_t *slots, unsigned from, uns
     }
     int r = io_calls.sync_dir(d->fd);
     if (r == -EACCES) { // we may not read it: the whole file system then; by O_PATH there is no way
-        r = (int)OS_CALL(SYS_syncfs, st->files[slots[i]].fd_own, 0, 0, 0, 0, 0);
+        r = os_syncfs(st->files[slots[i]].fd_own);
         r = r == -EBADF ? 0 : r;
     }
     for (unsigned k = from; r < 0 && r != -ENOENT && k < to; k++) {

@@ -56,6 +56,7 @@ Test(io_calls, names) {
     cr_assert_eq(io_calls.unlinkat(dirfd, "c", 0), 0);
     cr_assert_eq(io_calls.unlinkat(dirfd, "c", 0), -ENOENT);
     cr_assert_eq(io_calls.sync_dir(dirfd), 0);
+    cr_assert_eq(io_calls.sync_names(dirfd), 0);
     cr_assert_eq(io_calls.close(fd), 0);
     cr_assert_eq(io_calls.close(fd), -EBADF);
 }
