@@ -227,23 +227,14 @@ static void look_at(struct finding *f, int dir, const char *name) {
 
 /** What this user's engines have in a stripe directory. 0 or an error, with *ret NULL. */
 static int open_own(const char *dir, size_t len, DIR **ret) {
-    char path[CONFIG_DIR_MAX];
-    snprintf(path, sizeof path, "%.*s/fastckpt-%u", (int)len, dir, (unsigned)geteuid());
-    *ret = NULL;
-    int fd = os_openat(AT_FDCWD, path, O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0);
-    if (fd < 0) {
-        return fd;
-    }
-    struct stat s;
-    int r = os_fstat(fd, &s);
-    r = r == 0 && s.st_uid != geteuid() ? -EPERM : r;
-    if (r == 0 && !(*ret = fdopendir(fd))) {
-        r = -errno;
-    }
-    if (r < 0) {
+    int fd = stripelog_open_dir(dir, len);
+    *ret = fd < 0 ? NULL : fdopendir(fd);
+    if (fd >= 0 && !*ret) {
+        int r = -errno;
         os_close(fd);
+        return r;
     }
-    return r;
+    return fd < 0 ? fd : 0;
 }
 
 static void look_into(struct finding *f, const char *dir, size_t len) {

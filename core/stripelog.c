@@ -10,8 +10,10 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <libdeflate.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 static void *grow(struct log_buf *b, size_t len) {
     if (b->len + len > b->cap) {
@@ -95,12 +97,30 @@ uint32_t stripelog_crc(const char *chunk, const struct extent *e, uint32_t n) {
     return crc;
 }
 
+struct log_identity stripelog_identity_of(const struct stat *s) {
+    return (struct log_identity){s->st_dev, s->st_ino, (uint64_t)s->st_size, s->st_ctim.tv_sec, s->st_ctim.tv_nsec};
+}
+
 void stripelog_identity(int dirfd, const char *name, struct log_identity *id) {
     struct stat s;
-    *id = (struct log_identity){0};
-    if (io_calls.stat_name(dirfd, name, &s) == 0) {
-        *id = (struct log_identity){s.st_dev, s.st_ino, (uint64_t)s.st_size, s.st_ctim.tv_sec, s.st_ctim.tv_nsec};
+    bool there = io_calls.stat_name(dirfd, name, &s) == 0;
+    *id = there ? stripelog_identity_of(&s) : (struct log_identity){0};
+}
+
+int stripelog_open_dir(const char *dir, size_t len) {
+    char path[CONFIG_DIR_MAX];
+    struct stat s;
+    snprintf(path, sizeof path, "%.*s/fastckpt-%u", (int)len, dir, (unsigned)geteuid());
+    int fd = os_openat(AT_FDCWD, path, O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0);
+    if (fd < 0) {
+        return fd;
     }
+    int r = os_fstat(fd, &s);
+    r = r == 0 && s.st_uid != geteuid() ? -EPERM : r;
+    if (r < 0) {
+        os_close(fd);
+    }
+    return r < 0 ? r : fd;
 }
 
 int stripelog_lock(int fd) {

@@ -14,6 +14,8 @@
 #include "config.h"
 #include "protocol.h"
 
+#include <sys/stat.h>
+
 #define STRIPELOG_MAGIC 0x31676f6c6b636366ull
 
 enum log_type {
@@ -105,6 +107,12 @@ uint32_t stripelog_crc(const char *chunk, const struct extent *e, uint32_t n);
 
 /** What is under a name now. */
 void stripelog_identity(int dirfd, const char *name, struct log_identity *id);
+/** The same of what has been asked already. */
+struct log_identity stripelog_identity_of(const struct stat *s);
+
+/** Opens this user's directory in the stripe directory `dir` (`len` bytes). A descriptor, or an error: -EPERM if it is
+ *  another user's, who may have made it to be believed. */
+int stripelog_open_dir(const char *dir, size_t len);
 
 /** Locks a log for as long as its description is open. 0, or -EAGAIN: its engine lives. */
 int stripelog_lock(int fd);

@@ -160,10 +160,6 @@ static uint32_t add_rest(struct log_buf *b, int fd, struct span *span, uint32_t 
     return ranges;
 }
 
-static struct log_identity identity(const struct stat *s) {
-    return (struct log_identity){s->st_dev, s->st_ino, (uint64_t)s->st_size, s->st_ctim.tv_sec, s->st_ctim.tv_nsec};
-}
-
 /** What the parts say. How many ranges; `*n_span`: they are in `span`, too. */
 static uint32_t add_parts(struct log_buf *b, const struct log_part *const *parts, uint32_t n, uint64_t size,
                           struct span *span, uint32_t *n_span) {
@@ -189,7 +185,7 @@ void sums_write(const int32_t *dirs, int fd, const struct log_part *parts, uint3
     const struct log_part **sorted = calloc(n + 1, sizeof *sorted);
     if (span && sorted && os_fstat(fd, &s) == 0) {
         struct log_buf b;
-        struct sum_file rec = {.is = identity(&s), .flags = flags};
+        struct sum_file rec = {.is = stripelog_identity_of(&s), .flags = flags};
         uint32_t n_span = 0;
         for (uint32_t i = 0; i < n; i++) {
             sorted[i] = &parts[i];
@@ -300,10 +296,8 @@ int sums_read(struct sums *s, const char *dirs) {
     int result = -ENOENT;
     *s = (struct sums){0};
     for (unsigned i = 0; i < STRIPES_MAX && *dirs; i++) {
-        char path[CONFIG_DIR_MAX];
         size_t len = strcspn(dirs, ":");
-        snprintf(path, sizeof path, "%.*s/fastckpt-%u", (int)len, dirs, (unsigned)geteuid());
-        int dir = os_openat(AT_FDCWD, path, O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0);
+        int dir = stripelog_open_dir(dirs, len);
         if (dir >= 0) {
             result = read_one(s, dir, NAME_OLD) == 0 ? 0 : result;
             result = read_one(s, dir, NAME) == 0 ? 0 : result;
@@ -328,7 +322,7 @@ static int rank(const struct log_identity *is, const struct log_identity *now) {
 
 const struct sums_known *sums_find(const struct sums *s, const struct stat *st, bool *exact) {
     const struct sums_known *best = NULL;
-    const struct log_identity now = identity(st);
+    const struct log_identity now = stripelog_identity_of(st);
     int most = 1;
     for (size_t i = 0; i < s->n; i++) {
         int r = rank(&s->known[i].is, &now);

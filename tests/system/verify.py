@@ -104,6 +104,12 @@ def changed():
         "unknown: none: No such file or directory")
     flip(target, box.d + "/c2.pt", 6 << 20)  # what is wrong may be meant: its ctime is another one
     assert one(box, "c2.pt") == "unknown: c2.pt: " + since
+    own = [os.path.join(d.at, "fastckpt-0") for d in disks]
+    for d in own:  # what another user has put there under our name is not believed
+        os.chown(d, USER, -1)
+    assert one(box, "c3.pt") == "unknown: c3.pt: " + nothing, one(box, "c3.pt")
+    for d in own:
+        os.chown(d, 0, -1)
     assert box.command("verify").rc == 2
     box.config["STRIPES"] = None
     assert box.command("verify", a).rc == 2
