@@ -128,10 +128,11 @@ static void give_place(struct drain *d, struct stripe_item *it) {
  *  its checksum, until the file has its name (sums.h). */
 void drain_end_item(struct drain *d, uint32_t i) {
     struct stripe_item *it = drain_item(d, i);
-    const struct file_slot *f = &d->p->st->files[it->file];
+    struct file_slot *f = &d->p->st->files[it->file];
     bool lost = f->error || f->dropped;
     bool place = it->device >= 0 && it->state != ITEM_HELD && (f->safe != SAFE_NO || !(lost || f->unsafe));
     if (!place && (lost || !it->summed || d->n_free < SUMS_FREE)) {
+        f->loose |= !lost && d->file[it->file].kept > 0; // what is kept may say what this one has changed
         drain_free_item(d, i);
         return;
     }
