@@ -45,6 +45,7 @@ static inline uint64_t labels_offset(unsigned client) {
 /** The bytes of `file` that are in the chunk: all of `n` extents of the chunk that covers `index`. */
 static inline void label_write(struct label *l, uint64_t file, uint64_t index, const struct extent *e, uint32_t n) {
     uint32_t turn = atomic_load_explicit(&l->turn, memory_order_relaxed), next = ~turn & 1;
+    atomic_thread_fence(memory_order_release); // who sees what follows sees that the list before it counts
     l->file = file;
     l->index = index;
     l->list[next].n = n;
