@@ -326,18 +326,22 @@ void clients_status(struct engine *e, struct status *s, unsigned device) {
                          .staging_used = (uint64_t)lend_used(&e->lend) * CHUNK_SIZE,
                          .published_files = st->published,
                          .written_bytes = st->written_bytes};
+    tell_devices(e, s, device);
+    if (device > 0) {
+        return; // the rest was in the first answer
+    }
     for (unsigned i = 0; i < e->commit.n_queue; i++) {
         const struct file_slot *f = slot_file(e, e->commit.queue[i]);
-        s->pending_bytes += writer_bytes(&e->writer, e->commit.queue[i]) + drain_bytes(&e->drain, e->commit.queue[i]);
         s->safe_files += safe_is(f);
         retry_tell(f, s);
     }
     for (unsigned i = 0; i < e->files_high; i++) {
         bool lives = slot_file(e, i)->state != FILE_FREE;
-        s->behind_bytes += lives ? writer_bytes(&e->writer, i) + drain_bytes(&e->drain, i) : 0;
+        uint64_t behind = lives ? writer_bytes(&e->writer, i) + drain_bytes(&e->drain, i) : 0;
+        s->behind_bytes += behind;
+        s->pending_bytes += e->commit.run[i].queued ? behind : 0;
         s->striped_bytes += lives ? atomic_load(&e->p.t->files[i].striped) * CHUNK_SIZE : 0;
     }
-    tell_devices(e, s, device);
     broken_tell(st, s);
     log_format(s->backend, sizeof s->backend, "%s", io_name(e->io));
     log_format(s->note, sizeof s->note, "%s", st->note);

@@ -179,7 +179,7 @@ struct status {
     uint32_t n_devices;     // that can be asked for
     uint64_t behind_bytes;  // handed over, and not in the kernel's file yet: of open files, too
     uint64_t striped_bytes; // of these: on stripes, and not in staging any more
-    struct status_device device; // one of them: that with the question's number (`slot`), if there is one
+    struct status_device device; // that with the number (`slot`) asked for. Only number 0 has the sums, too
     uint32_t retrying;      // closed files with a failed step that is tried again
     uint32_t retry_seconds; // since the first of these failures
     char retry[NAME_CAP];   // the file that it held up
