@@ -262,7 +262,7 @@ static unsigned count_small(const struct commit *c) {
  *  these files will make durable (`names`) is written out only. */
 static void sync_start(struct commit *c, const uint32_t *list, unsigned n, bool names) {
     struct sync_batch *open = NULL;
-    bool wait = names && gather(c, &c->writing_since, count_small(c));
+    bool wait = names && gather(c, &c->writing_since, c->hurry ? 0 : count_small(c));
     for (unsigned i = 0; i < n; i++) {
         const struct file_slot *f = slot_file(c, list[i]);
         bool write_out = names && publish_with_name(f), small = f->size_end == 0 && !c->p->st->plain;
@@ -356,18 +356,19 @@ static void publish_start(struct commit *c) {
     }
     // With a device that is broken, what one may do depends on how the one before it went.
     unsigned most = c->p->st->plain || state_broken(c->p->st) ? 1 : PUBLISH_BATCH;
-    bool any_safe = false;
+    bool any_safe = false, any_recorded = false;
     c->n_batch = 0;
     for (unsigned i = 0; i < c->n_queue && c->n_batch < most; i++) {
         unsigned slot = c->queue[i];
         struct file_slot *f = slot_file(c, slot);
         bool recorded = f->safe != SAFE_MAKING && !(f->kind != SLOT_FILE && any_safe);
-        if (!is_ready(c, slot) || !recorded || c->run[slot].syncing || hides_recorded(c, f) ||
+        if (!is_ready(c, slot) || !recorded || c->run[slot].syncing || (any_recorded && hides_recorded(c, f)) ||
             retry_early(&c->run[slot].retry, &c->wake_ns)) {
             break;
         }
         // Its end is recorded before its name can go: else a recovery would make it again.
         any_safe |= f->kind == SLOT_FILE && (f->safe == SAFE_YES || f->safe == SAFE_OPEN);
+        any_recorded |= f->safe != SAFE_NO;
         c->batch[c->n_batch++] = slot;
     }
     if (gather(c, &c->naming_since, most > 1 ? c->n_batch : 0) || c->n_batch == 0) {

@@ -173,6 +173,10 @@ static int by_number(const void *a, const void *b, void *items) {
 static bool collect(struct safe *s, unsigned slot) {
     const struct drain *d = s->drain;
     const struct stripe_item *items = s->p->st->items;
+    uint32_t tail = d->file[slot].tail;
+    if (tail && items[tail - 1].state == ITEM_HELD) {
+        return false; // the newest is the last to reach its stripe, as a rule: it saves the walk
+    }
     uint32_t *found = calloc(d->high + 1, sizeof *found), n = 0;
     bool all = found;
     for (uint32_t i = 0; all && i < d->high; i++) {
@@ -376,7 +380,7 @@ static void end_all(struct state *st, const uint32_t *slots, unsigned n, const i
         needed |= has_record(&st->files[i]);
     }
     if (any && !needed && r == 0 && st->log_end > LOG_TIDY) {
-        r = begin_logs(st);
+        begin_logs(st);
     }
     pthread_mutex_unlock(&log_lock);
 }
