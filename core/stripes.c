@@ -172,16 +172,22 @@ static bool leaves_room(int fd, uint64_t len) {
     return (uint64_t)s.f_bavail * unit >= len + margin;
 }
 
+/** For a worker: the loop forgets a failed one's `fd` meanwhile. */
+static int fd_for_job(const struct stripe *x) {
+    return x->all->p->st->fd_stripe[x - x->all->stripe];
+}
+
 static void grow_run(struct io_job *job) {
-    struct stripe *x = job->arg;
+    const struct stripe *x = job->arg;
+    int fd = fd_for_job(x);
     uint64_t len = (uint64_t)x->step * CHUNK_SIZE;
-    if (!leaves_room(x->fd, len)) {
+    if (!leaves_room(fd, len)) {
         job->result = -ENOSPC;
         return;
     }
-    job->result = io_calls.fallocate(x->fd, 0, (off_t)(x->places * CHUNK_SIZE), (off_t)len);
+    job->result = io_calls.fallocate(fd, 0, (off_t)(x->places * CHUNK_SIZE), (off_t)len);
     if (job->result == -EOPNOTSUPP || job->result == -ENOSYS) { // then its lack of room shows at the write
-        job->result = io_calls.ftruncate(x->fd, (off_t)((x->places + (uint64_t)x->step) * CHUNK_SIZE));
+        job->result = io_calls.ftruncate(fd, (off_t)((x->places + (uint64_t)x->step) * CHUNK_SIZE));
     }
 }
 
@@ -248,7 +254,7 @@ int stripes_take(struct stripes *s, uint64_t turn, uint32_t *place) {
 
 static void shrink_run(struct io_job *job) {
     const struct stripe *x = job->arg;
-    job->result = io_calls.ftruncate(x->fd, (off_t)(x->keep * CHUNK_SIZE));
+    job->result = io_calls.ftruncate(fd_for_job(x), (off_t)(x->keep * CHUNK_SIZE));
 }
 
 static void shrink_done(struct io_job *job) {
@@ -313,7 +319,6 @@ void stripes_done(struct stripes *s, int device, int error) {
         log_format(dir, sizeof dir, "number %d", device + 1);
         left_out(s->p->st, dir, log_errno(-error));
         x->fd = 0; // the state keeps the descriptor: what is on it is still read
-        s->n--;
     }
 }
 
