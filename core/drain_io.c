@@ -151,11 +151,6 @@ static void read_run(struct io_job *job) {
     }
 }
 
-static void give_back(struct drain *d, unsigned chunk) {
-    chunk_store(d->p, chunk, CHUNK_FREE, 0, 0);
-    lend_give(d->lend, chunk);
-}
-
 static void read_done(struct io_job *job) {
     struct item_run *r = job->arg;
     struct drain *d = r->d;
@@ -166,7 +161,7 @@ static void read_done(struct io_job *job) {
     d->reads--;
     BREAK_POINT("item-read");
     if (r->dead || job->result < 0) {
-        give_back(d, chunk);
+        drain_free_chunk(d, chunk);
     } else {
         *(volatile uint32_t *)&it->chunk = chunk + 1;
         BREAK_POINT("item-back");

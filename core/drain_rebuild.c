@@ -8,12 +8,10 @@
 
 #include <stdlib.h>
 
-#define NUMBER_MASK ((1ull << 48) - 1) // what a chunk's word holds of a number
-
 static bool is_word_of(const struct drain *d, const struct stripe_item *it) {
     uint64_t word = it->chunk ? chunk_load(d->p, it->chunk - 1) : 0;
     enum chunk_state s = chunk_word_state(word);
-    return (s == CHUNK_HANDED || s == CHUNK_FLYING) && chunk_word_number(word) == (it->number & NUMBER_MASK);
+    return (s == CHUNK_HANDED || s == CHUNK_FLYING) && chunk_word_number(word) == (it->number & CHUNK_NUMBER_MASK);
 }
 
 /** A place that a dead engine's write may still reach gets an item of its own. */
@@ -69,7 +67,7 @@ static uint32_t item_with(const struct drain *d, uint64_t number) {
     for (uint32_t i = 0; i < ITEMS_MAX; i++) {
         const struct stripe_item *it = &d->p->st->items[i];
         enum item_state s = it->state;
-        if ((s == ITEM_HELD || s == ITEM_STRIPED || s == ITEM_PASSED) && (it->number & NUMBER_MASK) == number) {
+        if ((s == ITEM_HELD || s == ITEM_STRIPED || s == ITEM_PASSED) && (it->number & CHUNK_NUMBER_MASK) == number) {
             return i + 1;
         }
     }

@@ -13,8 +13,6 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 
-#define NUMBER_MASK ((1ull << 48) - 1) // what a chunk's word holds of a number
-
 struct hand {
     uint64_t number; // of its hand-over, which is still on its way; UINT64_MAX: it is in hand
     struct msg_hand_over what;
@@ -34,7 +32,7 @@ static bool is_of(const struct pair *p, const struct label *labels, const struct
     h->what.chunk = c;
     h->number = atomic_load_explicit(&l->number, memory_order_relaxed);
     bool drawn = h->number != 0 && h->number <= atomic_load(&p->numbers->next);
-    h->number = drawn ? h->number & NUMBER_MASK : UINT64_MAX;
+    h->number = drawn ? h->number & CHUNK_NUMBER_MASK : UINT64_MAX;
     return said && msg_hand_over_valid(&h->what);
 }
 

@@ -43,6 +43,7 @@ enum chunk_state {
     CHUNK_TAKEN,      // its client's as when it was lent, but its bytes are in the file (hands.h). number: as in FLYING
 };
 
+#define CHUNK_NUMBER_MASK ((1ull << 48) - 1) // what a chunk's word holds of a number
 static inline uint64_t chunk_word(enum chunk_state s, unsigned client, uint64_t number) {
     return (uint64_t)s | (uint64_t)(client & 0xfff) << 4 | number << 16;
 }

@@ -37,8 +37,6 @@ static struct chunks {
     uint8_t mapped[CHUNKS_MAX / 8];
 } chunks;
 
-#define NUMBER_MASK ((1ull << 48) - 1)
-
 static void unmap_labels(void) {
     if (chunks.labels) {
         os_munmap(chunks.labels, align_up(chunks.count * sizeof(struct label), NUMBERS_PAGE));
@@ -176,7 +174,7 @@ static int borrow(void) {
             first = first == -EAGAIN ? r : first;
             continue;
         }
-        label_begin(&chunks.labels[c], q.number & NUMBER_MASK);
+        label_begin(&chunks.labels[c], q.number & CHUNK_NUMBER_MASK);
         if (first < 0) {
             first = (int)c;
         } else {
@@ -246,7 +244,7 @@ static bool unwritten(unsigned chunk) {
         return chunk_word_number(w) == atomic_load_explicit(&l->borrowed, memory_order_relaxed);
     case CHUNK_HANDED:
     case CHUNK_FLYING:
-        return chunk_word_number(w) == (handed(chunk) & NUMBER_MASK);
+        return chunk_word_number(w) == (handed(chunk) & CHUNK_NUMBER_MASK);
     default: // TAKEN: we were writing when it was taken
         return chunk_word_state(w) == CHUNK_TAKEN;
     }
