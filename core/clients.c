@@ -298,16 +298,16 @@ static void tell_device(struct status *s, unsigned wanted, const struct status_d
 
 static void tell_devices(const struct engine *e, struct status *s, unsigned wanted) {
     const struct state *st = e->p.st;
-    const char *list = st->config.stripes;
-    for (unsigned i = 0; i < STRIPES_MAX && *list; i++) {
-        const size_t cap = sizeof s->device.where, len = strcspn(list, ":"), skip = len < cap ? 0 : len + 1 - cap;
+    const char *list = st->config.stripes, *dir;
+    size_t len;
+    for (unsigned i = 0; i < STRIPES_MAX && config_next_dir(&list, &dir, &len); i++) {
+        const size_t cap = sizeof s->device.where, skip = len < cap ? 0 : len + 1 - cap;
         if (st->fd_stripe[i] > 0) {
             struct status_device d = {e->drain.stripes.stripe[i].dev, st->striped_bytes[i], i + 1, 0, ""};
             d.unused = e->drain.stripes.stripe[i].fd <= 0;
-            memcpy(d.where, list + skip, len - skip);
+            memcpy(d.where, dir + skip, len - skip);
             tell_device(s, wanted, &d);
         }
-        list += len + (list[len] == ':');
     }
     for (unsigned i = 0; i < TARGETS_MAX && st->targets[i].dev; i++) {
         tell_device(s, wanted, &(struct status_device){st->targets[i].dev, st->targets[i].written, 0, 0, ""});

@@ -274,3 +274,11 @@ void config_help(int fd) {
         write_wrapped(fd, v->help);
     }
 }
+
+bool config_next_dir(const char **list, const char **dir, size_t *len) {
+    bool any = **list != '\0';
+    *dir = *list;
+    *len = strcspn(*list, ":");
+    *list += *len + ((*list)[*len] == ':');
+    return any;
+}

@@ -67,4 +67,7 @@ int config_size(const char *s, uint64_t *ret);
 /** Writes the table as text for --help to `fd`, one variable a paragraph. */
 void config_help(int fd);
 
+/** The next of the directories with ':' between them: *dir and *len, which *list passes over. False: there is none. */
+bool config_next_dir(const char **list, const char **dir, size_t *len);
+
 #endif

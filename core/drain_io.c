@@ -139,14 +139,13 @@ static void read_run(struct io_job *job) {
     char *to = r->d->p->window + (r->chunk - 1) * CHUNK_SIZE;
     uint64_t from, end;
     span(it, &from, &end);
-    job->result = 0;
-    while (from < end && job->result >= 0) {
-        ssize_t n = os_pread(r->d->p->st->fd_stripe[it->device], to + from, end - from,
-                             (off_t)(it->place * CHUNK_SIZE + from));
-        job->result = n > 0 || n == -EINTR ? 0 : n == 0 ? -EIO : (int)n;
-        from += n > 0 ? (uint64_t)n : 0;
+    size_t got;
+    job->result = os_pread_all(r->d->p->st->fd_stripe[it->device], to + from, end - from,
+                               (off_t)(it->place * CHUNK_SIZE + from), &got);
+    if (job->result == 0 && got < end - from) {
+        job->result = -EIO; // it is too short
     }
-    if (job->result >= 0 && checksum(it, to) != it->crc) {
+    if (job->result == 0 && checksum(it, to) != it->crc) {
         job->result = -EBADMSG;
     }
 }

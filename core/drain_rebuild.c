@@ -74,13 +74,6 @@ static uint32_t item_with(const struct drain *d, uint64_t number) {
     return 0;
 }
 
-static const struct stripe_item *sorted_items;
-
-static int by_number(const void *a, const void *b) {
-    uint64_t x = sorted_items[*(const uint32_t *)a].number, y = sorted_items[*(const uint32_t *)b].number;
-    return x < y ? -1 : x > y;
-}
-
 /** Items as they were handed over, behind those that the writer finds itself. */
 static void list_again(struct drain *d) {
     uint32_t *found = calloc(ITEMS_MAX, sizeof *found), n = 0;
@@ -90,10 +83,7 @@ static void list_again(struct drain *d) {
             found[n++] = i;
         }
     }
-    sorted_items = d->p->st->items;
-    if (n > 0) {
-        qsort(found, n, sizeof *found, by_number);
-    }
+    state_sort_items(d->p->st, found, n);
     for (uint32_t k = 0; k < n; k++) {
         const struct stripe_item *it = drain_item(d, found[k]);
         writer_extend(d->w, it->file, &it->what);

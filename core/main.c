@@ -262,8 +262,9 @@ static void say(const char *line) {
  *  into. */
 static unsigned look_at_stripes(const char *dirs) {
     unsigned bad = 0;
-    for (const char *d = dirs; *d;) {
-        size_t len = strcspn(d, ":");
+    const char *d;
+    size_t len;
+    while (config_next_dir(&dirs, &d, &len)) {
         int n = recover_logs(d, len);
         if (n < 0) {
             fprintf(stderr, "fastckpt: %.*s: %s\n", (int)len, d, strerror(-n));
@@ -272,7 +273,6 @@ static unsigned look_at_stripes(const char *dirs) {
                     (unsigned)geteuid());
         }
         bad += n < 0;
-        d += len + (d[len] == ':');
     }
     return bad;
 }

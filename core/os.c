@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 //
 // os: one raw system call a function (os.h says why). No policy and no state; retries only where the name says so
-// (os_pwrite_all, os_read_file). Nothing here may call a libc function that the preloaded library hooks.
+// (os_pwrite_all, os_pread_all, os_read_file). Nothing here may call a libc function that the preloaded library hooks.
 
 #include "os.h"
 
@@ -51,6 +51,17 @@ int os_pwrite_all(int fd, const void *buf, size_t len, off_t off) {
         p += n;
         off += n;
         len -= (size_t)n;
+    }
+    return 0;
+}
+
+int os_pread_all(int fd, void *buf, size_t len, off_t off, size_t *got) {
+    for (*got = 0; *got < len;) {
+        ssize_t n = os_pread(fd, (char *)buf + *got, len - *got, off + (off_t)*got);
+        if (n == 0 || (n < 0 && n != -EINTR)) {
+            return (int)n;
+        }
+        *got += n > 0 ? (size_t)n : 0;
     }
     return 0;
 }

@@ -63,6 +63,9 @@ ssize_t os_pwrite(int fd, const void *buf, size_t len, off_t off);
 ssize_t os_pread(int fd, void *buf, size_t len, off_t off);
 /** Writes all `len` bytes at `off`, retrying short writes and EINTR. 0, or the first error. */
 int os_pwrite_all(int fd, const void *buf, size_t len, off_t off);
+/** Reads `len` bytes at `off`, retrying short reads and EINTR. 0, or the first error; *got: how many are there, fewer
+ *  behind an error and where the file ends. */
+int os_pread_all(int fd, void *buf, size_t len, off_t off, size_t *got);
 /** Reads at most `cap - 1` bytes of the small file `path` and terminates them. Bytes read, or an error. */
 ssize_t os_read_file(const char *path, char *buf, size_t cap);
 off_t os_lseek(int fd, off_t off, int whence);

@@ -27,12 +27,8 @@ static char *read_log(int fd, size_t *len) {
     }
     char *mem = malloc((size_t)s.st_size + 8);
     *len = 0;
-    while (mem && *len < (size_t)s.st_size) {
-        ssize_t n = os_pread(fd, mem + *len, (size_t)s.st_size - *len, (off_t)*len);
-        if (n <= 0) {
-            break; // what can be read counts
-        }
-        *len += (size_t)n;
+    if (mem) {
+        os_pread_all(fd, mem, (size_t)s.st_size, 0, len); // what can be read counts
     }
     return mem;
 }
@@ -330,10 +326,10 @@ static void close_group(struct group *g) {
 int recover_stripes(const char *dirs, bool dry, bool used, void (*say)(const char *line)) {
     struct finding f = {.groups = calloc(GROUPS_MAX, sizeof(struct group)), .dry = dry, .say = say};
     unsigned left = 0;
-    for (const char *d = dirs; f.groups && *d;) {
-        size_t len = strcspn(d, ":");
-        look_into(&f, d, len);
-        d += len + (d[len] == ':');
+    const char *dir;
+    size_t len;
+    while (f.groups && config_next_dir(&dirs, &dir, &len)) {
+        look_into(&f, dir, len);
     }
     for (unsigned i = 0; i < f.n; i++) {
         if (f.groups[i].alive && used) {

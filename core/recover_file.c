@@ -43,14 +43,12 @@ static int fill_part(const struct group *g, const struct log_part *p, int fd, ch
         if (e->off > CHUNK_SIZE || e->len > CHUNK_SIZE - e->off) {
             return -EBADMSG;
         }
-        for (size_t done = 0; done < e->len;) {
-            ssize_t n = os_pread(g->fd_data[p->device], chunk + e->off + done, e->len - done,
-                                 (off_t)(p->place * CHUNK_SIZE + e->off + done));
-            if (n <= 0) {
-                snprintf(why, cap, "stripe number %u: %s", p->device + 1, n ? log_errno((int)-n) : "it is too short");
-                return -EIO;
-            }
-            done += (size_t)n;
+        size_t got;
+        int r = os_pread_all(g->fd_data[p->device], chunk + e->off, e->len, (off_t)(p->place * CHUNK_SIZE + e->off),
+                             &got);
+        if (got < e->len) {
+            snprintf(why, cap, "stripe number %u: %s", p->device + 1, r ? log_errno(-r) : "it is too short");
+            return -EIO;
         }
     }
     if (stripelog_crc(chunk, p->extent, p->n) != p->crc) {

@@ -163,12 +163,6 @@ static void make_done(struct io_job *job) {
 
 // ---- Which one is next
 
-static int by_number(const void *a, const void *b, void *items) {
-    const struct stripe_item *it = items;
-    uint64_t x = it[*(const uint32_t *)a].number, y = it[*(const uint32_t *)b].number;
-    return x < y ? -1 : x > y;
-}
-
 /** The file's chunks on the stripes, in the order of hand-over. False: not all are there yet. */
 static bool collect(struct safe *s, unsigned slot) {
     const struct drain *d = s->drain;
@@ -188,9 +182,7 @@ static bool collect(struct safe *s, unsigned slot) {
         found[n++] = i;
     }
     s->parts = all ? calloc(n + 1, sizeof *s->parts) : NULL;
-    if (n > 0) {
-        qsort_r(found, n, sizeof *found, by_number, s->p->st->items);
-    }
+    state_sort_items(s->p->st, found, n);
     for (uint32_t k = 0; s->parts && k < n; k++) {
         const struct stripe_item *it = &items[found[k]];
         struct log_part *p = &s->parts[k];

@@ -30,16 +30,8 @@ static int add_range(struct log_buf *b, int fd, uint64_t off, uint64_t len) {
     struct log_native n = {off, len};
     stripelog_add(b, &n, sizeof n);
     char *to = stripelog_add(b, NULL, len);
-    while (to && len > 0) {
-        ssize_t got = os_pread(fd, to, len, (off_t)off);
-        if (got <= 0) {
-            return got < 0 ? (int)got : 0; // beyond its end: zeros
-        }
-        to += got;
-        off += (uint64_t)got;
-        len -= (uint64_t)got;
-    }
-    return to ? 0 : -ENOMEM;
+    size_t got;
+    return to ? os_pread_all(fd, to, len, (off_t)off, &got) : -ENOMEM; // beyond its end: zeros
 }
 
 struct range {

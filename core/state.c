@@ -194,3 +194,15 @@ void state_close_litter(const struct pair *p) {
     closedir(d);
     free(seen);
 }
+
+static int by_number(const void *a, const void *b, void *items) {
+    const struct stripe_item *it = items;
+    uint64_t x = it[*(const uint32_t *)a].number, y = it[*(const uint32_t *)b].number;
+    return x < y ? -1 : x > y;
+}
+
+void state_sort_items(const struct state *st, uint32_t *items, uint32_t n) {
+    if (n > 0) {
+        qsort_r(items, n, sizeof *items, by_number, (void *)st->items);
+    }
+}

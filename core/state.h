@@ -247,6 +247,8 @@ int state_map_staging(struct pair *p);
 void state_close_fd(int32_t *recorded);
 /** A closed file is safe, or durable: the last of its client's. */
 void state_safe_now(struct state *st, struct file_slot *f);
+/** Sorts numbers of items by the order in which they were handed over. */
+void state_sort_items(const struct state *st, uint32_t *items, uint32_t n);
 /** Bytes have reached a file on `dev`. */
 void state_count(struct state *st, uint64_t dev, uint64_t bytes);
 /** Closes every descriptor that is not recorded, but `keep` (-1: none). A new engine's first act. */

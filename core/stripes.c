@@ -110,13 +110,13 @@ static void open_all(struct stripes *s) {
     const char *list = s->p->st->config.stripes;
     log_format(s->p->st->stripe_id, sizeof s->p->st->stripe_id, "%lx-%lx", (unsigned long)s->p->st->key,
                (unsigned long)os_now_ns(CLOCK_REALTIME));
-    for (unsigned i = 0; *list && i < STRIPES_MAX; i++) {
-        size_t len = strcspn(list, ":");
+    const char *name;
+    size_t len;
+    for (unsigned i = 0; i < STRIPES_MAX && config_next_dir(&list, &name, &len); i++) {
         assert(len < sizeof dir);
-        memcpy(dir, list, len);
+        memcpy(dir, name, len);
         dir[len] = '\0';
         open_one(s, i, dir);
-        list += len + (list[len] == ':');
     }
 }
 

@@ -127,14 +127,11 @@ static uint32_t add_range(struct log_buf *b, uint64_t off, uint64_t len, uint32_
 static uint32_t add_read(struct log_buf *b, int fd, uint64_t from, uint64_t to, uint64_t *left, char *buf) {
     uint32_t n = 0;
     while (buf && from < to && *left > 0) {
-        size_t len = (size_t)min_u64(min_u64(to - from, READ_PIECE), *left), got = 0;
-        while (got < len) {
-            ssize_t r = os_pread(fd, buf + got, len - got, (off_t)(from + got));
-            if (r <= 0) {
-                *left = 0;
-                return n;
-            }
-            got += (size_t)r;
+        size_t len = (size_t)min_u64(min_u64(to - from, READ_PIECE), *left), got;
+        os_pread_all(fd, buf, len, (off_t)from, &got);
+        if (got < len) {
+            *left = 0;
+            return n;
         }
         n += add_range(b, from, len, libdeflate_crc32(0, buf, len), false);
         from += len;
@@ -271,12 +268,8 @@ static int read_one(struct sums *s, int dir, const char *name) {
     }
     size_t len = 0, cap = (size_t)st.st_size;
     char *mem = malloc(cap + 1);
-    while (mem && len < cap) {
-        ssize_t n = os_pread(fd, mem + len, cap - len, (off_t)len);
-        if (n <= 0) {
-            break; // what can be read counts
-        }
-        len += (size_t)n;
+    if (mem) {
+        os_pread_all(fd, mem, cap, 0, &len); // what can be read counts
     }
     os_close(fd);
     s->mem[s->n_mem++] = mem;
@@ -295,15 +288,15 @@ static int read_one(struct sums *s, int dir, const char *name) {
 int sums_read(struct sums *s, const char *dirs) {
     int result = -ENOENT;
     *s = (struct sums){0};
-    for (unsigned i = 0; i < STRIPES_MAX && *dirs; i++) {
-        size_t len = strcspn(dirs, ":");
-        int dir = stripelog_open_dir(dirs, len);
+    const char *name;
+    size_t len;
+    for (unsigned i = 0; i < STRIPES_MAX && config_next_dir(&dirs, &name, &len); i++) {
+        int dir = stripelog_open_dir(name, len);
         if (dir >= 0) {
             result = read_one(s, dir, NAME_OLD) == 0 ? 0 : result;
             result = read_one(s, dir, NAME) == 0 ? 0 : result;
             os_close(dir);
         }
-        dirs += len + (dirs[len] == ':');
     }
     return result;
 }

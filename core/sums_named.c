@@ -32,12 +32,6 @@ static uint32_t find_items(const struct state *st, const uint32_t *slots, unsign
     return found;
 }
 
-static int by_number(const void *a, const void *b, void *items) {
-    const struct stripe_item *it = items;
-    uint64_t x = it[*(const uint32_t *)a].number, y = it[*(const uint32_t *)b].number;
-    return x < y ? -1 : x > y;
-}
-
 static struct log_part *parts_of(const struct state *st, const struct file_slot *f, const uint32_t *items, uint32_t n,
                                  uint32_t *n_parts) {
     struct log_part *parts = calloc(n + 1, sizeof *parts);
@@ -108,9 +102,7 @@ void sums_pump(struct sums_syncing *s, struct state *st, struct io *io) {
 
 void sums_named(struct state *st, const uint32_t *slots, unsigned n, const int *result) {
     uint32_t *items, n_items = find_items(st, slots, n, &items);
-    if (n_items > 0) {
-        qsort_r(items, n_items, sizeof *items, by_number, st->items);
-    }
+    state_sort_items(st, items, n_items);
     for (unsigned i = 0; i < n && items; i++) {
         struct file_slot *f = &st->files[slots[i]];
         if (result[i] == 0 && f->kind == SLOT_FILE && !f->error && !f->dropped) {
