@@ -422,7 +422,7 @@ void drain_start(struct drain *d, struct pair *p, struct io *io, struct lend *l,
     d->stripes.on_change = l->on_change;
     d->stripes.arg = l->arg;
     stripes_start(&d->stripes, p, io);
-    if (d->stripes.n == 0) {
+    if (d->stripes.end == 0) {
         return;
     }
     d->run = calloc(ITEMS_MAX, sizeof *d->run);

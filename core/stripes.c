@@ -227,8 +227,8 @@ static void grow(struct stripes *s, struct stripe *x) {
 int stripes_take(struct stripes *s, uint64_t turn, uint32_t *place) {
     int best = -1;
     bool later = false;
-    for (unsigned k = 0; k < STRIPES_MAX; k++) {
-        unsigned i = (unsigned)((turn + k) % STRIPES_MAX);
+    for (unsigned k = 0; k < s->end; k++) {
+        unsigned i = (unsigned)((turn + k) % s->end);
         struct stripe *x = &s->stripe[i];
         if (x->fd <= 0) {
             continue;
@@ -353,6 +353,6 @@ void stripes_start(struct stripes *s, struct pair *p, struct io *io) {
         open_all(s);
     }
     for (unsigned i = 0; i < STRIPES_MAX; i++) {
-        s->n += s->stripe[i].fd > 0;
+        s->end = s->stripe[i].fd > 0 ? i + 1 : s->end;
     }
 }

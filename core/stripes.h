@@ -31,7 +31,7 @@ struct stripes {
     struct io *io;
     void (*on_change)(void *arg); // there are more places
     void *arg;
-    unsigned n; // in use at the start; 0: everything goes to the files at once
+    unsigned end; // behind the last one in use at the start; 0: everything goes to the files at once
     struct stripe stripe[STRIPES_MAX];
 };
 

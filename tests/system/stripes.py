@@ -92,6 +92,16 @@ def bytes_arrive(io, fs):
     assert not box.leftovers() and not box.status()["failures"]
 
 
+def idle_ones_take_turns():
+    """Saves of a chunk or two, one after the other: no stripe is ever busy, and each gets its share all the same."""
+    a, b = disk("sa"), disk("sb")
+    target, box = slow_target("turns", [a, b], bps=0)
+    for i in range(10):
+        assert saves(box, "-p", "s-%d.pt" % i, "-s", str(6 << 20), "-n", "1").rc == 0 and box.wait().rc == 0
+    shares = [written(a) >> 20, written(b) >> 20]
+    assert min(shares) * 4 >= sum(shares) > 40, "the stripes were given %s MiB" % shares
+
+
 def hold_is_the_stripes():
     """A save four times the staging memory: its program is held by the stripes, not by the target."""
     a, b = disk("sa"), disk("sb", fs="xfs")
@@ -334,6 +344,7 @@ def eight_at_once(mib=200, bps=100_000_000, staging=256, within=0.2):
 
 
 SHORT = [("bytes-uring-ext4", bytes_arrive, "uring", "ext4"), ("full", full, USER), ("missing", missing),
+         ("turns", idle_ones_take_turns),
          ("engine-killed", engine_killed), ("wrong-checksum", wrong_checksum), ("status", status_of_stripes),
          ("eight-small", eight_at_once, 24, 40_000_000, 64, 0.5)]  # of 16 chunks, two or three each
 LONG = [("bytes-threads-btrfs", bytes_arrive, "threads", "btrfs"), ("hold", hold_is_the_stripes),
