@@ -18,6 +18,11 @@ _mounts = []
 def mount(*argv, at):
     os.makedirs(at, exist_ok=True)
     sh("mount", *argv, at)
+    return mounted(at)
+
+
+def mounted(at):
+    """Something has been mounted at `at`: it is gone by umount(at), as what mount() has mounted."""
     _mounts.append(at)
     return at
 
@@ -137,6 +142,7 @@ class BrokenFS(LoopFS):
         eventually("the faulty disk", lambda: os.path.exists(self.image) or self.server.poll() is not None)
         if self.server.poll() is not None:
             raise Skip("no FUSE mount here")
+        mounted(self.front)
 
     def faults(self, err=0, hold_ms=0):
         """From now on writes to new data blocks fail with `err` (0: succeed), and none ends within `hold_ms`."""
@@ -148,7 +154,7 @@ class BrokenFS(LoopFS):
             return
         self.faults()
         super().free()
-        subprocess.run(["umount", self.front], capture_output=True)
+        umount(self.front)  # surely: a mount whose server is dead fails every mkfs.btrfs on the machine
         with contextlib.suppress(subprocess.TimeoutExpired):
             self.server.wait(5)
         self.server.kill()

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: MIT
 #
 # fc: what the system tests in Python share: results (ok / not ok / skip), a box (a checkpoint directory with an engine
-# of its own) in which programs run natively or under the shim, as root or as another user, and file systems on loop
-# devices that can be full, slow or broken.
+# of its own) in which programs run natively or under the shim, as root or as another user. File systems on loop devices
+# are disks.py's.
 #
 # Environment: TEST_TMP (own directory on a real disk), BUILD (libfastckpt.so, fastckpt, victims/). Both have defaults.
-# By hand, for any test: TEST_STRIPES=dir:dir, everything goes by stripes; TEST_BASE=dir, checkpoints are saved there.
+# For any test: TEST_STRIPES=dir:dir, everything goes by stripes; TEST_BASE=dir, checkpoints are saved there.
 
 import atexit
 import contextlib
@@ -336,6 +336,13 @@ class Box:
                 pids = [s["keeper_pid"], s["engine_pid"]]
         stop_pair(pids)
         self.started = []
+
+
+def built(n, what):
+    """Builds something with fault n (FASTCKPT_BREAK), in this test's own directory."""
+    out = os.path.join(TMP, "break-%d" % n)
+    sh("make", "-s", "-j2", "-C", ROOT, "B=" + out, "BREAK=%d" % n, out + "/" + what)
+    return out + "/" + what
 
 
 # ---------------------------------------------------------------------------------------------------- CUDA

@@ -14,7 +14,7 @@ import sys
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "system"))
 from fc import *  # noqa: E402,F403
-from canaries import built, without_fence  # noqa: E402
+from canaries import without_fence  # noqa: E402
 
 
 def hands(n, case):

@@ -22,12 +22,11 @@ import cuda_torch  # noqa: E402
 
 def canary(n, name):
     def run():
-        out = os.path.join(TMP, "break-%d" % n)
-        sh("make", "-s", "-j2", "-C", ROOT, "B=" + out, "BREAK=%d" % n, out + "/libfastckpt.so")
+        lib = built(n, "libfastckpt.so")
         argv = [victim("cuda_copy"), name]
         cuda.both(argv, ENGINE=BIN)
         try:
-            cuda.both(argv, env={"LD_PRELOAD": out + "/libfastckpt.so"}, native_env={"LD_PRELOAD": ""}, ENGINE=BIN)
+            cuda.both(argv, env={"LD_PRELOAD": lib}, native_env={"LD_PRELOAD": ""}, ENGINE=BIN)
         except AssertionError:
             return
         raise AssertionError("fault %d was not seen by %s" % (n, name))

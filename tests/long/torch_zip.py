@@ -23,9 +23,7 @@ def name_of(python):
 def canary(python):
     """Wrong checksums: both the comparison and zipfile must say so."""
     def run():
-        out = os.path.join(TMP, "break-6")
-        sh("make", "-s", "-j2", "-C", ROOT, "B=" + out, "BREAK=8", out + "/libfastckpt.so")
-        box, knows, n, r = torch_saves(python, "sizes", lib=out + "/libfastckpt.so", ENGINE=BIN)
+        box, knows, n, r = torch_saves(python, "sizes", lib=built(8, "libfastckpt.so"), ENGINE=BIN)
         if not knows:
             raise Skip("before 2.6: no checksum is ours")
         assert "None" in n.out and "None" not in r.out and "data/" in r.out, (n, r)

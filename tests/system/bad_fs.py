@@ -9,11 +9,10 @@
 import os
 import subprocess
 import sys
-import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
 from fc import *  # noqa: E402,F403
-from disks import LoopFS, mount, umount  # noqa: E402
+from disks import LoopFS, mount, mounted, umount  # noqa: E402
 
 OPS = ("o:0:wct:644:m.pt", "W:0:9M:1", "p:0:2M:300000:2", "z:0", "c:0", "S:m.pt",
        "o:0:wct:600:n.pt", "W:0:5000001:3", "f:0", "W:0:3M:4", "c:0", "S:n.pt",
@@ -80,13 +79,11 @@ def bindfs(who, io):
     r = subprocess.run(["bindfs", "-o", "allow_other", t + "/src", t + "/mnt"], capture_output=True, text=True)
     if r.returncode != 0:
         raise Skip("bindfs: " + r.stderr.strip())
+    mounted(t + "/mnt")
     try:
         on("b-%s-%s" % (who, io), who, t + "/mnt/b", io)
     finally:
-        for _ in range(50):
-            if subprocess.run(["umount", t + "/mnt"], capture_output=True).returncode == 0:
-                break
-            time.sleep(0.1)
+        umount(t + "/mnt")
 
 
 def xfs(who, io):

@@ -20,13 +20,6 @@ from kill_engine import fenced  # noqa: E402
 from powercut import cuts  # noqa: E402
 
 
-def built(n, what):
-    """Builds something with fault n, in this test's own directory."""
-    out = os.path.join(TMP, "break-%d" % n)
-    sh("make", "-s", "-j2", "-C", ROOT, "B=" + out, "BREAK=%d" % n, out + "/" + what)
-    return out + "/" + what
-
-
 def engine(n):
     return built(n, "fastckpt")
 

@@ -283,11 +283,13 @@ def nothing_comes_back():
     for _ in range(3):
         target.throttle(SLOW)
         p = box.start([SAVER, "-s", str(12 << 20), "-n", "4", "-k", "1", "-F", "7"])
-        time.sleep(0.7)
+        eventually("a save is pending", lambda: (box.status() or {}).get("pending_files"), 20)
+        time.sleep(0.3)
         kill_pair(box, target)
         p.communicate(timeout=60)
         before = set(os.listdir(box.d))
         rc, lines = recover(box)
+        assert rc == 0, lines
         new = {l.split(" ")[1].rstrip(",") for l in lines if l.startswith("recovered")}
         gone = {l.split(" ")[1] for l in lines if l.startswith("deleted")}
         assert set(os.listdir(box.d)) == (before | new) - gone, (before, lines)
@@ -393,6 +395,8 @@ def stripe_fails():
     leave(box, "-p", "before-%d", "-s", str(12 << 20), "-n", "2")
     safe(box, ["before-2"])
     a.faults(errno.EIO)
+    leave(box, "-p", "failing-%d", "-s", str(24 << 20), "-n", "1")
+    eventually("the stripe's failure", lambda: "is not used" in box.engine_log(), 20)
     leave(box, "-p", "after-%d", "-s", str(12 << 20), "-n", "2")
     assert box.command("wait", "--safe").rc == 0
     kept = box.status()["safe_files"]

@@ -17,6 +17,7 @@ import sys
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
 from fc import *  # noqa: E402,F403
+from cudas import run_cuda_cases  # noqa: E402
 
 RULES = {
     "cuda_rules": ["bytes", "ranges", "touch", ("limit", {"MEMORY": 64}), "in_order", "registered", "attributes",
@@ -140,17 +141,11 @@ def pytorch():
 
 
 if __name__ == "__main__":
-    try:
-        simcuda()
+    cases = []
+    if all(map(os.path.exists, SIMCUDA)):
         torch = running.submit(pytorch) if wanted("torch") else None
         cases = [(n if isinstance(n, str) else n[0], p, {} if isinstance(n, str) else n[1])
                  for p, rules in RULES.items() for n in rules]
         cases = [(n, rule_case(n, running.submit(ask, p, n, **config))) for n, p, config in cases if wanted(n)]
         cases += [("names", names), ("trace", trace), ("torch", lambda: torch.result())]
-    except Skip as e:
-        why = str(e)
-
-        def headers():
-            raise Skip(why)
-        cases = [("headers", headers)]
-    run_cases(cases)
+    run_cuda_cases(cases)

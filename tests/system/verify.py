@@ -144,11 +144,12 @@ def no_place():
     """Stripes with less room than one file, and an engine that dies meanwhile."""
     disks, target, box = start("full", mib=60, bps=100 << 20)
     p = box.start([SAVER, "-s", str(150 << 20), "-n", "2"])
+    died = 0
     for _ in range(2):
-        time.sleep(0.5)
-        s = box.status()
-        if s:
-            os.kill(s["engine_pid"], signal.SIGKILL)
+        s = eventually("another engine has something pending",
+                       lambda: (x := box.status()) and x["pending_files"] and x["engine_pid"] != died and x, 20)
+        died = s["engine_pid"]
+        os.kill(died, signal.SIGKILL)
     out, err = p.communicate(timeout=60)
     assert p.returncode == 0 and box.wait().rc == 0, err
     assert verify(box, "ckpt-1.pt", "ckpt-2.pt") == (0, "whole: ckpt-1.pt", "whole: ckpt-2.pt")
