@@ -64,7 +64,7 @@ def leaves():
     unshare = ["unshare", "-m", "--propagation", "private"]
     need("unshare")
     try:
-        ps = [box.start(unshare + [SAVER, "-p", "t%d-%%d.pt" % i, "-s", "4M", "-n", "2", "-t", "900"], preexec=g.enter)
+        ps = [box.start(unshare + [SAVER, "-p", "t%d-%%d.pt" % i, "-s", "4M", "-n", "2", "-t", "2500"], preexec=g.enter)
               for i, g in enumerate(tasks)]
         seen = set()
         eventually("both are clients of one engine", lambda: seen.add(tuple(s["clients"] for s in engines(box))) or
