@@ -58,14 +58,18 @@ static uint32_t pop(struct drain *d, struct drain_file *f) {
 
 // ---- Items
 
+uint32_t drain_take_item(struct drain *d) {
+    assert(drain_items_left(d) > 0);
+    uint32_t i = d->n_free > 0 ? d->free[--d->n_free] : d->p->st->items_high++;
+    d->run[i] = (struct item_run){.d = d};
+    return i;
+}
+
 uint32_t drain_new_item(struct drain *d, unsigned chunk) {
-    assert(d->n_free > 0); // drain_crowded
-    uint32_t i = d->free[--d->n_free];
+    uint32_t i = drain_take_item(d);
     const struct chunk_slot *cs = &d->p->st->chunks[chunk];
     struct stripe_item *it = drain_item(d, i);
     uint64_t word = chunk_load(d->p, chunk);
-    d->high = i >= d->high ? i + 1 : d->high;
-    d->p->st->items_high = d->high > d->p->st->items_high ? d->high : d->p->st->items_high;
     it->file = cs->file;
     it->file_id = cs->file_id;
     it->number = chunk_word_number(word);
@@ -74,7 +78,6 @@ uint32_t drain_new_item(struct drain *d, unsigned chunk) {
     it->device = -1;
     it->spilled = it->summed = 0;
     it->what = cs->what;
-    d->run[i] = (struct item_run){.d = d};
     atomic_store_explicit(&it->state, ITEM_HELD, memory_order_release);
     BREAK_POINT("item-held");
     d->item_of[chunk] = i + 1;
@@ -131,7 +134,7 @@ void drain_end_item(struct drain *d, uint32_t i) {
     struct file_slot *f = &d->p->st->files[it->file];
     bool lost = f->error || f->dropped;
     bool place = it->device >= 0 && it->state != ITEM_HELD && (f->safe != SAFE_NO || !(lost || f->unsafe));
-    if (!place && (lost || !it->summed || d->n_free < SUMS_FREE)) {
+    if (!place && (lost || !it->summed || drain_items_left(d) < SUMS_FREE)) {
         f->loose |= !lost && d->file[it->file].kept > 0; // what is kept may say what this one has changed
         drain_free_item(d, i);
         return;
@@ -180,7 +183,7 @@ bool drain_add(struct drain *d, unsigned chunk) {
 }
 
 void drain_release(struct drain *d, unsigned slot) {
-    for (uint32_t i = 0; i < d->high && d->file[slot].kept > 0; i++) {
+    for (uint32_t i = 0; i < d->p->st->items_high && d->file[slot].kept > 0; i++) {
         struct stripe_item *it = drain_item(d, i);
         if (it->state == ITEM_KEPT && it->file == slot) {
             d->file[slot].kept--;
@@ -193,7 +196,7 @@ void drain_unsafe(struct drain *d, unsigned slot) {
     struct file_slot *f = &d->p->st->files[slot];
     if (d->run && !f->unsafe) {
         f->unsafe = 1;
-        for (uint32_t i = 0; i < d->high && f->safe == SAFE_NO && d->file[slot].kept > 0; i++) {
+        for (uint32_t i = 0; i < d->p->st->items_high && f->safe == SAFE_NO && d->file[slot].kept > 0; i++) {
             struct stripe_item *it = drain_item(d, i);
             if (it->state == ITEM_KEPT && it->file == slot) {
                 give_place(d, it);
@@ -430,7 +433,11 @@ void drain_start(struct drain *d, struct pair *p, struct io *io, struct lend *l,
     if (!d->run || !d->free) {
         abort(); // at the start, with nothing to lose: the keeper makes another engine
     }
-    for (uint32_t i = ITEMS_MAX; i-- > 0;) {
+    uint32_t *high = &p->st->items_high; // what is above it is not touched: it takes no memory
+    while (*high > 0 && p->st->items[*high - 1].state == ITEM_FREE) {
+        --*high;
+    }
+    for (uint32_t i = *high; i-- > 0;) {
         d->run[i].d = d;
         if (p->st->items[i].state == ITEM_FREE) {
             d->free[d->n_free++] = i;

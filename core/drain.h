@@ -55,11 +55,10 @@ struct drain {
     struct writer *w;
     struct stripes stripes;
     struct item_run *run; // ITEMS_MAX; NULL: no stripes
-    unsigned n_free;
+    unsigned n_free; // of the items below the state's items_high; those from there on are free as well
     uint32_t *free;
     uint32_t item_of[CHUNKS_MAX]; // + 1
     uint32_t fresh, fresh_last;   // + 1
-    uint32_t high;                // items below it have been used
     unsigned spilled;             // chunks on a stripe and not in staging
     unsigned reads;
     unsigned n_active;

@@ -23,16 +23,22 @@ static inline uint64_t drain_length(const struct stripe_item *it) {
     return n;
 }
 
+static inline uint32_t drain_items_left(const struct drain *d) {
+    return d->n_free + ITEMS_MAX - d->p->st->items_high;
+}
+
 #define KEPT_BACK 4 // free chunks that are lent to none while something has to be read back
 
 /** So few items are left that what is on a stripe gets none: those that are free are for the chunks of staging. */
 static inline bool drain_crowded(const struct drain *d) {
-    return d->n_free < 2 * CHUNKS_MAX;
+    return drain_items_left(d) < 2 * CHUNKS_MAX;
 }
 
 /** Puts an item at the end of its file's list, and of those that wait for a place. */
 void drain_append(struct drain *d, uint32_t i);
 void drain_append_fresh(struct drain *d, uint32_t i);
+/** A free item, still marked so. There has to be one. */
+uint32_t drain_take_item(struct drain *d);
 /** An item for a chunk that is handed over. There is always one: see drain_crowded. */
 uint32_t drain_new_item(struct drain *d, unsigned chunk);
 void drain_free_chunk(struct drain *d, unsigned chunk);

@@ -16,10 +16,8 @@ static bool is_word_of(const struct drain *d, const struct stripe_item *it) {
 
 /** A place that a dead engine's write may still reach gets an item of its own. */
 static void litter(struct drain *d, struct stripe_item *it) {
-    if (d->n_free > 0) {
-        uint32_t k = d->free[--d->n_free];
-        struct stripe_item *x = drain_item(d, k);
-        d->high = k >= d->high ? k + 1 : d->high;
+    if (drain_items_left(d) > 0) {
+        struct stripe_item *x = drain_item(d, drain_take_item(d));
         x->device = it->device;
         x->place = it->place;
         x->spilled = 0;
@@ -33,10 +31,8 @@ static void find_again(struct drain *d, uint32_t i) {
     struct stripe_item *it = drain_item(d, i);
     enum item_state s = it->state;
     if (s == ITEM_FREE || s == ITEM_LITTER) {
-        d->high = s == ITEM_LITTER ? i + 1 : d->high;
         return;
     }
-    d->high = i + 1;
     if (s == ITEM_KEPT) {
         d->file[it->file].kept++;
         return;
@@ -64,7 +60,7 @@ static void find_again(struct drain *d, uint32_t i) {
 }
 
 static uint32_t item_with(const struct drain *d, uint64_t number) {
-    for (uint32_t i = 0; i < ITEMS_MAX; i++) {
+    for (uint32_t i = 0; i < d->p->st->items_high; i++) {
         const struct stripe_item *it = &d->p->st->items[i];
         enum item_state s = it->state;
         if ((s == ITEM_HELD || s == ITEM_STRIPED || s == ITEM_PASSED) && (it->number & CHUNK_NUMBER_MASK) == number) {
@@ -76,8 +72,11 @@ static uint32_t item_with(const struct drain *d, uint64_t number) {
 
 /** Items as they were handed over, behind those that the writer finds itself. */
 static void list_again(struct drain *d) {
-    uint32_t *found = calloc(ITEMS_MAX, sizeof *found), n = 0;
-    for (uint32_t i = 0; found && i < ITEMS_MAX; i++) {
+    uint32_t high = d->p->st->items_high, n = 0, *found = calloc(high + 1, sizeof *found);
+    if (!found) {
+        abort(); // as in drain_start: else what is on the stripes would never reach its files
+    }
+    for (uint32_t i = 0; i < high; i++) {
         enum item_state s = drain_item(d, i)->state;
         if (s == ITEM_HELD || s == ITEM_STRIPED) {
             found[n++] = i;
@@ -102,7 +101,7 @@ void drain_rebuild(struct drain *d) {
     for (unsigned slot = 0; slot < FILES_MAX; slot++) {
         atomic_store(&d->p->t->files[slot].striped, 0);
     }
-    for (uint32_t i = 0; i < ITEMS_MAX; i++) {
+    for (uint32_t i = 0; i < d->p->st->items_high; i++) { // litter may add to them
         find_again(d, i);
     }
     for (unsigned c = 0; c < d->p->st->staging_max / CHUNK_SIZE; c++) {

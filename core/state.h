@@ -199,7 +199,7 @@ struct state {
     uint64_t log_end, log_number, log_epoch; // of the logs, which are all the same (stripelog.h)
     uint32_t log_out;       // a bit for each that could not be written
     uint32_t log_bad;       // none can: nothing is safe any more
-    uint32_t items_high;    // items below it have been used
+    uint32_t items_high;    // items below it may have been used; those above are free
     _Atomic uint32_t sums_dirty; // of what is written down of published files (sums.h), something is not durable
     uint32_t generation;
     uint32_t plain;         // after three crashes in a minute: threads, one entry at a time

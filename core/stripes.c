@@ -148,7 +148,7 @@ static void find_again(struct stripes *s, unsigned i) {
     x->dev = at.st_dev;
     x->places = (uint32_t)((uint64_t)at.st_size / CHUNK_SIZE);
     unsigned char *used = calloc(x->places + 1, 1);
-    for (unsigned k = 0; used && k < ITEMS_MAX; k++) {
+    for (unsigned k = 0; used && k < st->items_high; k++) {
         const struct stripe_item *it = &st->items[k];
         if (it->state != ITEM_FREE && it->device == (int)i && it->place < x->places) {
             used[it->place] = 1;
