@@ -66,6 +66,8 @@ enum { WATCH_LISTEN, WATCH_CONN, WATCH_CLIENT, WATCH_KEEPER, WATCH_IO };
 void intake_drop_conn(struct engine *e, unsigned conn);
 
 // entries.c
+/** A recorded entry takes its place in the inbox. */
+void entries_enter(struct engine *e, unsigned index);
 /** Carries out, in the order of numbers, every entry whose full pass is over. */
 void entries_turn(struct engine *e);
 /** Answers what can be answered. */

@@ -92,7 +92,8 @@ static enum verdict do_reserve(struct engine *e, struct entry *en) {
         return entries_say(e, en, -ESTALE);
     }
     unsigned slot = (unsigned)(f - e->p.st->files);
-    if (en->state == ENTRY_RECORDED) {
+    if (!en->begun) {
+        en->begun = 1;
         writer_reserve(&e->writer, slot, en->msg.value);
     }
     int r = writer_reserved(&e->writer, slot, en->msg.value);
@@ -150,7 +151,8 @@ static enum verdict do_sync(struct engine *e, struct entry *en) {
     }
     if (en->msg.scope & SYNC_SAFE) {
         int r = safe_sync(&e->safe, slot, en->msg.number, publish);
-        e->progress |= en->state == ENTRY_RECORDED;
+        e->progress |= !en->begun;
+        en->begun = 1;
         return r == -EAGAIN ? WAIT : entries_say(e, en, f->error ? f->error : r);
     }
     drain_unsafe(&e->drain, slot); // it is settled, and perhaps native from here on
@@ -158,7 +160,7 @@ static enum verdict do_sync(struct engine *e, struct entry *en) {
     if (inode && f->client != en->client && !en->begun && !f->error && !views_look(e, slot)) {
         return WAIT;
     }
-    if ((en->state == ENTRY_RECORDED || !en->begun) && !f->error) {
+    if (!en->begun && !f->error) {
         en->begun = 1;
         e->progress = true; // commit has something to do, perhaps in a turn that only looks for answers
         if (publish && !f->linked) {
@@ -285,10 +287,20 @@ static void carry_out(struct engine *e, unsigned index) {
     if (v == DONE) {
         entries_free(e, index);
     } else {
-        atomic_store(&en->state, ENTRY_WAITING);
         e->waiting[e->n_waiting++] = index;
     }
     e->progress = true;
+}
+
+void entries_enter(struct engine *e, unsigned index) {
+    uint64_t number = entry_at(e, index)->msg.number;
+    unsigned at = e->n_inbox++;
+    while (at > 0 && entry_at(e, e->inbox[at - 1])->msg.number > number) {
+        e->inbox[at] = e->inbox[at - 1];
+        at--;
+    }
+    e->inbox[at] = index;
+    e->read_in[index] = e->pass;
 }
 
 void entries_turn(struct engine *e) {
@@ -342,17 +354,10 @@ void entries_rebuild(struct engine *e) {
         }
     }
     for (unsigned i = 0; i < ENTRIES_MAX; i++) {
-        if (entry_at(e, i)->state != ENTRY_FREE) { // waiting ones too: asking twice is harmless
-            unsigned at = e->n_inbox++;
-            uint64_t number = entry_at(e, i)->msg.number;
-            while (at > 0 && entry_at(e, e->inbox[at - 1])->msg.number > number) {
-                e->inbox[at] = e->inbox[at - 1];
-                at--;
-            }
-            e->inbox[at] = i;
-            e->read_in[i] = e->pass;
+        if (entry_at(e, i)->state != ENTRY_FREE) { // that waited, too: asking twice is harmless
+            entry_at(e, i)->begun = 0;
+            entries_enter(e, i);
             find_made(e, entry_at(e, i));
-            atomic_store(&entry_at(e, i)->state, ENTRY_RECORDED);
         }
     }
 }

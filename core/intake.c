@@ -99,17 +99,6 @@ static bool is_known(const struct engine *e, const struct msg *m, unsigned clien
     return false;
 }
 
-static void enter_inbox(struct engine *e, unsigned index) {
-    uint64_t number = e->p.st->entries[index].msg.number;
-    unsigned at = e->n_inbox++;
-    while (at > 0 && e->p.st->entries[e->inbox[at - 1]].msg.number > number) {
-        e->inbox[at] = e->inbox[at - 1];
-        at--;
-    }
-    e->inbox[at] = index;
-    e->read_in[index] = e->pass;
-}
-
 static void record(struct engine *e, unsigned conn, const struct msg *m, const int *fds, int nfds) {
     unsigned i = e->free_entries[--e->n_free_entries];
     struct entry *en = &e->p.st->entries[i];
@@ -123,7 +112,7 @@ static void record(struct engine *e, unsigned conn, const struct msg *m, const i
     memcpy(&en->msg, m, msg_bytes(m->type));
     atomic_store_explicit(&en->state, ENTRY_RECORDED, memory_order_release);
     BREAK_POINT("intake-state");
-    enter_inbox(e, i);
+    entries_enter(e, i);
 }
 
 static void close_fds(const int *fds, int nfds) {

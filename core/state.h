@@ -44,7 +44,7 @@ struct conn_slot {
     uint32_t client;    // NO_CLIENT before hello
 };
 
-enum entry_state { ENTRY_FREE = 0, ENTRY_RECORDED, ENTRY_WAITING };
+enum entry_state { ENTRY_FREE = 0, ENTRY_RECORDED };
 
 struct entry {
     _Atomic uint32_t state;
@@ -53,7 +53,7 @@ struct entry {
     uint32_t canceled;
     uint32_t made; // before a restart it has made a slot, this one + 1: the rest is its answer
     int32_t fds[MSG_FDS_MAX];
-    uint32_t begun;          // SYNC, WAIT: what it asks for has been queued
+    uint32_t begun;          // this engine has queued what it asks for: from here on it only waits
     uint32_t after_removals; // RESERVE without space: 1: waits for queued deletions, 2: has been asked for again
     struct msg msg;
 };

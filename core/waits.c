@@ -84,7 +84,7 @@ enum verdict waits_for(struct engine *e, struct entry *en) {
         if (os_fstat(en->fds[0], &s) == 0) {
             d = (struct dir_id){s.st_dev, s.st_ino};
         }
-        if (en->msg.value && (en->state == ENTRY_RECORDED || !en->begun) && !publish_open(e, en, &d)) {
+        if (en->msg.value && !en->begun && !publish_open(e, en, &d)) {
             return WAIT;
         }
         left = en->msg.scope == WAIT_DIR
@@ -120,7 +120,8 @@ enum verdict waits_leave(struct engine *e, struct entry *en) {
     struct client_slot *cl = &e->p.st->clients[en->client];
     cl->leaving = 1;
     unsigned client = en->client, left = 0;
-    if (en->state == ENTRY_RECORDED) {
+    if (!en->begun) {
+        en->begun = 1;
         clients_adopt(e, client, en->msg.number);
     }
     if (en->msg.u.leave.wait && cl->root == client) {
