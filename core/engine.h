@@ -93,6 +93,10 @@ enum verdict chunks_hand_over(struct engine *e, struct entry *en);
 // views.c
 enum verdict views_lend(struct engine *e, struct entry *en);
 enum verdict views_list(struct engine *e, struct entry *en);
+/** More than its chunks may change its bytes from here on: they are no way to have it back, and prove nothing. */
+void views_expose(struct engine *e, unsigned slot);
+/** Is what was handed over before `number` in the kernel's file? If not, it is hurried there. */
+bool views_settled(struct engine *e, unsigned slot, uint64_t number);
 /** Another process than its client's looks at the file: all that was written to it comes into the kernel's file, also
  *  what is in its client's hands, and nothing of it is staged any more. False: not all of it is there yet. */
 bool views_look(struct engine *e, unsigned slot);

@@ -119,13 +119,11 @@ static enum verdict do_settle(struct engine *e, struct entry *en) {
         return entries_say(e, en, 0); // published and gone: as settled as can be
     }
     unsigned slot = (unsigned)(f - e->p.st->files);
-    drain_unsafe(&e->drain, slot);
-    f->loose = 1;
+    views_expose(e, slot);
     if (f->client != en->client && !views_look(e, slot)) { // a child of its program has it
         return WAIT;
     }
-    if (!f->error && !writer_settled(&e->writer, slot, en->msg.number)) {
-        drain_hurry(&e->drain, slot);
+    if (!f->error && !views_settled(e, slot, en->msg.number)) {
         return WAIT;
     }
     if (f->state == FILE_CLOSED) { // its process goes on writing it while it ends: nothing is cut off any more

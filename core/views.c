@@ -22,16 +22,27 @@ static struct file_slot *file_behind(struct engine *e, struct file_slot *f) {
     return f->base_id && base->state != FILE_FREE && base->id == f->base_id ? base : NULL;
 }
 
+void views_expose(struct engine *e, unsigned slot) {
+    drain_unsafe(&e->drain, slot);
+    e->p.st->files[slot].loose = 1;
+}
+
+bool views_settled(struct engine *e, unsigned slot, uint64_t number) {
+    bool settled = writer_settled(&e->writer, slot, number);
+    if (!settled) {
+        drain_hurry(&e->drain, slot);
+    }
+    return settled;
+}
+
 bool views_look(struct engine *e, unsigned slot) {
     struct file_slot *f = &e->p.st->files[slot];
     if (f->state != FILE_OPEN || f->flags & OPEN_FOLLOWED) {
         return true;
     }
     atomic_store(&e->p.t->files[slot].looked, 1); // first: its client stages no further call of its program's
-    drain_unsafe(&e->drain, slot);
-    f->loose = 1;
-    if (!writer_settled(&e->writer, slot, UINT64_MAX)) {
-        drain_hurry(&e->drain, slot);
+    views_expose(e, slot);
+    if (!views_settled(e, slot, UINT64_MAX)) {
         return false;
     }
     writer_buffered(f); // who has it may write by the page cache: direct writes beside that end in EIO at fsync
@@ -64,11 +75,7 @@ enum verdict views_lend(struct engine *e, struct entry *en) {
         return entries_answer_fds(e, en, 0, &named->fd_own, 1);
     }
     unsigned slot = (unsigned)(f - e->p.st->files);
-    if (l->flags & LEND_SETTLE && !writer_settled(&e->writer, slot, en->msg.number)) {
-        drain_hurry(&e->drain, slot);
-        return WAIT;
-    }
-    if (l->flags & LEND_SETTLE && !views_look(e, slot)) {
+    if (l->flags & LEND_SETTLE && !(views_settled(e, slot, en->msg.number) && views_look(e, slot))) {
         return WAIT;
     }
     f->close_flags |= l->flags & LEND_WRITE && f->state == FILE_OPEN ? CLOSE_SPAWNED : 0;
@@ -77,8 +84,7 @@ enum verdict views_lend(struct engine *e, struct entry *en) {
             return WAIT;
         }
         f->taken = 1;
-        drain_unsafe(&e->drain, slot);
-        f->loose = 1;
+        views_expose(e, slot);
     }
     // What is settled may have been truncated since: the kernel knows.
     l->size = writer_settled(&e->writer, slot, en->msg.number) ? 0 : e->writer.run[slot].end;
