@@ -84,15 +84,21 @@ uint32_t drain_new_item(struct drain *d, unsigned chunk) {
     return i;
 }
 
-void drain_free_item(struct drain *d, uint32_t i) {
-    struct stripe_item *it = drain_item(d, i);
+/** It is in the file, or nowhere: not on a stripe alone any more. */
+static void unspill(struct drain *d, struct stripe_item *it) {
     if (it->spilled) {
         atomic_fetch_sub(&d->p->t->files[it->file].striped, 1);
         d->spilled--;
+        it->spilled = 0;
     }
+}
+
+void drain_free_item(struct drain *d, uint32_t i) {
+    struct stripe_item *it = drain_item(d, i);
     int device = it->device;
     atomic_store_explicit(&it->state, ITEM_FREE, memory_order_release);
     BREAK_POINT("item-free");
+    unspill(d, it);
     if (device >= 0) {
         stripes_give(&d->stripes, device, it->place);
     }
@@ -108,11 +114,7 @@ void drain_free_chunk(struct drain *d, unsigned chunk) {
 /** It is in the file; what is on the stripe may be all that a crash leaves of it. */
 static void keep_item(struct drain *d, uint32_t i) {
     struct stripe_item *it = drain_item(d, i);
-    if (it->spilled) {
-        atomic_fetch_sub(&d->p->t->files[it->file].striped, 1);
-        d->spilled--;
-        it->spilled = 0;
-    }
+    unspill(d, it);
     atomic_store_explicit(&it->state, ITEM_KEPT, memory_order_release);
     BREAK_POINT("item-kept");
     d->file[it->file].kept++;
