@@ -5,6 +5,7 @@
 
 #include "safe_inside.h"
 
+#include "gaps.h"
 #include "log.h"
 #include "os.h"
 
@@ -34,40 +35,22 @@ static int add_range(struct log_buf *b, int fd, uint64_t off, uint64_t len) {
     return to ? os_pread_all(fd, to, len, (off_t)off, &got) : -ENOMEM; // beyond its end: zeros
 }
 
-struct range {
-    uint64_t from, to;
-};
-
-static int by_start(const void *a, const void *b) {
-    uint64_t x = ((const struct range *)a)->from, y = ((const struct range *)b)->from;
-    return x < y ? -1 : x > y;
-}
-
 /** What of the file no chunk says is the program's own: it is read from the inode. How many ranges, or an error. */
 static int add_native(const struct safe *s, struct log_buf *b, int fd, uint64_t size) {
-    struct range *r = calloc((size_t)s->n_parts * EXTENTS_MAX + 1, sizeof *r);
-    unsigned n = 0;
-    int ranges = 0, err = r ? 0 : -ENOMEM;
-    for (unsigned i = 0; r && i < s->n_parts; i++) {
+    struct gaps g;
+    struct gap gap;
+    int ranges = 0, err = gaps_start(&g, (uint64_t)s->n_parts * EXTENTS_MAX);
+    for (unsigned i = 0; err == 0 && i < s->n_parts; i++) {
         for (uint32_t k = 0; k < s->parts[i].n; k++) {
             uint64_t from = s->parts[i].index * CHUNK_SIZE + s->parts[i].extent[k].off;
-            r[n++] = (struct range){from, from + s->parts[i].extent[k].len};
+            gaps_add(&g, from, from + s->parts[i].extent[k].len);
         }
     }
-    if (n > 0) {
-        qsort(r, n, sizeof *r, by_start);
+    for (uint64_t total = 0; err == 0 && gaps_next(&g, size, &gap); ranges++) {
+        total += gap.to - gap.from;
+        err = total > NATIVE_MOST ? -EFBIG : add_range(b, fd, gap.from, gap.to - gap.from);
     }
-    uint64_t at = 0, total = 0;
-    for (unsigned i = 0; i <= n && err == 0; i++) {
-        uint64_t to = i < n ? min_u64(r[i].from, size) : size;
-        if (at < to) {
-            total += to - at;
-            err = total > NATIVE_MOST ? -EFBIG : add_range(b, fd, at, to - at);
-            ranges++;
-        }
-        at = i < n ? max_u64(at, r[i].to) : size;
-    }
-    free(r);
+    gaps_free(&g);
     return err < 0 ? err : ranges;
 }
 

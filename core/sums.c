@@ -4,7 +4,7 @@
 
 #include "sums.h"
 
-#include "log.h"
+#include "gaps.h"
 #include "os.h"
 
 #include <errno.h>
@@ -80,15 +80,6 @@ void sums_sync(const int32_t *dirs) {
 
 // ---- A record
 
-struct span {
-    uint64_t from, to;
-};
-
-static int by_start(const void *a, const void *b) {
-    uint64_t x = ((const struct span *)a)->from, y = ((const struct span *)b)->from;
-    return x < y ? -1 : x > y;
-}
-
 static bool overlap(const struct log_part *a, const struct log_part *b) {
     for (uint32_t i = 0; i < a->n; i++) {
         for (uint32_t k = 0; k < b->n; k++) {
@@ -123,43 +114,39 @@ static uint32_t add_range(struct log_buf *b, uint64_t off, uint64_t len, uint32_
     return 1;
 }
 
-/** Reads what lies between `from` and `to`, adding ranges, at most `*left` bytes. How many ranges. */
-static uint32_t add_read(struct log_buf *b, int fd, uint64_t from, uint64_t to, uint64_t *left, char *buf) {
+/** Reads what lies in the gap, adding ranges, at most `*left` bytes. How many ranges. */
+static uint32_t add_read(struct log_buf *b, int fd, struct gap gap, uint64_t *left, char *buf) {
     uint32_t n = 0;
-    while (buf && from < to && *left > 0) {
-        size_t len = (size_t)min_u64(min_u64(to - from, READ_PIECE), *left), got;
-        os_pread_all(fd, buf, len, (off_t)from, &got);
+    while (buf && gap.from < gap.to && *left > 0) {
+        size_t len = (size_t)min_u64(min_u64(gap.to - gap.from, READ_PIECE), *left), got;
+        os_pread_all(fd, buf, len, (off_t)gap.from, &got);
         if (got < len) {
             *left = 0;
             return n;
         }
-        n += add_range(b, from, len, libdeflate_crc32(0, buf, len), false);
-        from += len;
+        n += add_range(b, gap.from, len, libdeflate_crc32(0, buf, len), false);
+        gap.from += len;
         *left -= len;
     }
     return n;
 }
 
 /** What no part says. How many ranges. */
-static uint32_t add_rest(struct log_buf *b, int fd, struct span *span, uint32_t n, uint64_t size) {
-    uint64_t at = 0, left = READ_MOST;
+static uint32_t add_rest(struct log_buf *b, int fd, struct gaps *g, uint64_t size) {
+    uint64_t left = READ_MOST;
     uint32_t ranges = 0;
+    struct gap gap;
     char *buf = malloc(READ_PIECE);
-    if (n > 0) {
-        qsort(span, n, sizeof *span, by_start);
-    }
-    for (uint32_t i = 0; i <= n; i++) {
-        uint64_t to = i < n ? span[i].from : size;
-        ranges += at < to ? add_read(b, fd, at, to, &left, buf) : 0;
-        at = i < n ? max_u64(at, span[i].to) : size;
+    while (gaps_next(g, size, &gap)) {
+        ranges += add_read(b, fd, gap, &left, buf);
     }
     free(buf);
     return ranges;
 }
 
-/** What the parts say. How many ranges; `*n_span`: they are in `span`, too. */
+/** What the parts say, which `g` hears, too. How many ranges. */
 static uint32_t add_parts(struct log_buf *b, const struct log_part *const *parts, uint32_t n, uint64_t size,
-                          struct span *span, uint32_t *n_span) {
+                          struct gaps *g) {
     uint32_t ranges = 0;
     for (uint32_t i = 0; i < n; i++) {
         const struct log_part *p = parts[i];
@@ -169,7 +156,7 @@ static uint32_t add_parts(struct log_buf *b, const struct log_part *const *parts
         }
         for (uint32_t k = 0; k < p->n; k++) {
             uint64_t from = start + p->extent[k].off;
-            span[(*n_span)++] = (struct span){from, from + p->extent[k].len};
+            gaps_add(g, from, from + p->extent[k].len);
             ranges += add_range(b, from, p->extent[k].len, p->crc, k + 1 < p->n);
         }
     }
@@ -178,12 +165,11 @@ static uint32_t add_parts(struct log_buf *b, const struct log_part *const *parts
 
 void sums_write(const int32_t *dirs, int fd, const struct log_part *parts, uint32_t n, uint32_t flags) {
     struct stat s, after;
-    struct span *span = calloc((size_t)n * EXTENTS_MAX + 1, sizeof *span);
+    struct gaps g;
     const struct log_part **sorted = calloc(n + 1, sizeof *sorted);
-    if (span && sorted && os_fstat(fd, &s) == 0) {
+    if (gaps_start(&g, (uint64_t)n * EXTENTS_MAX) == 0 && sorted && os_fstat(fd, &s) == 0) {
         struct log_buf b;
         struct sum_file rec = {.is = stripelog_identity_of(&s), .flags = flags};
-        uint32_t n_span = 0;
         for (uint32_t i = 0; i < n; i++) {
             sorted[i] = &parts[i];
         }
@@ -191,8 +177,8 @@ void sums_write(const int32_t *dirs, int fd, const struct log_part *parts, uint3
         stripelog_begin(&b, SUM_FILE);
         size_t at = b.len;
         stripelog_add(&b, &rec, sizeof rec);
-        rec.n = add_parts(&b, sorted, n, rec.is.size, span, &n_span);
-        rec.n += add_rest(&b, fd, span, n_span, rec.is.size);
+        rec.n = add_parts(&b, sorted, n, rec.is.size, &g);
+        rec.n += add_rest(&b, fd, &g, rec.is.size);
         if (os_fstat(fd, &after) < 0 || memcmp(&s.st_ctim, &after.st_ctim, sizeof s.st_ctim)) {
             rec.flags |= SUM_LOOSE; // somebody writes to it meanwhile
         }
@@ -201,7 +187,7 @@ void sums_write(const int32_t *dirs, int fd, const struct log_part *parts, uint3
         }
         append(dirs, &b);
     }
-    free(span);
+    gaps_free(&g);
     free(sorted);
 }
 
