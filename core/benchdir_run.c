@@ -8,14 +8,12 @@
 #include "io.h"
 #include "log.h"
 #include "os.h"
-#include "util.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
 #include <stdatomic.h>
 #include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
 
 #define RUN_NS      1000000000ll // of submitting

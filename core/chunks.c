@@ -6,7 +6,6 @@
 #include "breakpoint.h"
 #include "engine.h"
 #include "log.h"
-#include "os.h"
 
 #include <errno.h>
 

@@ -12,7 +12,6 @@
 #include "staging.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 

@@ -7,11 +7,9 @@
 #include "breakpoint.h"
 #include "broken.h"
 #include "log.h"
-#include "names.h"
 #include "os.h"
 #include "publish.h"
 
-#include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <string.h>

@@ -7,7 +7,6 @@
 #include "log.h"
 #include "os.h"
 #include "path.h"
-#include "util.h"
 
 #include <dirent.h>
 #include <fcntl.h>

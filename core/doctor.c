@@ -9,7 +9,6 @@
 #include "os.h"
 #include "runtime.h"
 #include "staging.h"
-#include "tables.h"
 #include "tool_text.h"
 #include "util.h"
 
@@ -20,7 +19,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/utsname.h>
 #include <unistd.h>

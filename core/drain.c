@@ -6,12 +6,10 @@
 #include "drain_inside.h"
 
 #include "breakpoint.h"
-#include "layout.h"
 #include "os.h"
 
 #include <assert.h>
 #include <stdlib.h>
-#include <string.h>
 
 #define SPARE       8                  // free chunks below which what is on a stripe leaves staging
 #define OPEN_NS     300000000ll        // since its last hand-over, before an open file is drained

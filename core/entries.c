@@ -5,10 +5,7 @@
 
 #include "breakpoint.h"
 #include "engine.h"
-#include "listing.h"
 #include "log.h"
-#include "names.h"
-#include "os.h"
 
 #include <errno.h>
 #include <signal.h>

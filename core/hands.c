@@ -6,7 +6,6 @@
 
 #include "breakpoint.h"
 #include "labels.h"
-#include "log.h"
 #include "os.h"
 
 #include <errno.h>

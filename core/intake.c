@@ -10,7 +10,6 @@
 #include "log.h"
 #include "os.h"
 
-#include <assert.h>
 #include <errno.h>
 #include <string.h>
 #include <sys/epoll.h>

@@ -9,7 +9,6 @@
 #include "os.h"
 #include "staging.h"
 
-#include <errno.h>
 #include <string.h>
 
 #define LOOK_NS  200000000ll           // how often room is read again while staging is held

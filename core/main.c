@@ -8,7 +8,6 @@
 #include "config.h"
 #include "doctor.h"
 #include "keeper.h"
-#include "log.h"
 #include "recover.h"
 #include "tool.h"
 #include "util.h"

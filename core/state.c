@@ -16,7 +16,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <unistd.h>
 
 /** A memfd of `len` bytes, sealed against resizing; not close-on-exec: `serve --resume` inherits it. */
 static int make_memory(const char *name, uint64_t len) {

@@ -10,10 +10,8 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <libdeflate.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #define READ_MOST  (16 * MIB) // of what no chunk says, for one record
 #define READ_PIECE MIB        // with a checksum each
