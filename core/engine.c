@@ -21,7 +21,7 @@
 #include <sys/file.h>
 #include <unistd.h>
 
-_Atomic uint64_t engine_serving;  // number of the entry that the loop carries out; read by the crash handler
+_Atomic uint64_t engine_serving;
 static struct engine *the_engine; // one a process: for signal handlers
 
 // ---- Signals

@@ -53,6 +53,8 @@ struct engine {
     volatile int leave_soon; // a signal asked to end when the work is done
 };
 
+extern _Atomic uint64_t engine_serving; // number of the entry that the loop carries out: for the crash handler's blame
+
 /** Runs the engine on the pair's memory; `resumed`: an engine was here before. Returns the exit status: 0 when the pair
  *  may leave. */
 int engine_run(int fd_state);

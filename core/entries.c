@@ -254,8 +254,6 @@ static void fail_skipped(struct engine *e, const struct entry *en) {
     }
 }
 
-extern _Atomic uint64_t engine_serving; // engine.c: for blame
-
 static void carry_out(struct engine *e, unsigned index) {
     struct entry *en = entry_at(e, index);
     atomic_store_explicit(&engine_serving, en->msg.number, memory_order_relaxed);

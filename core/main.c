@@ -223,6 +223,19 @@ static int status(int argc, char **argv) {
     return watch ? tool_watch(&c, json) : tool_status(&c, json);
 }
 
+/** wait [--safe] */
+static int wait_all(int argc, char **argv) {
+    static struct config c;
+    bool safe = false;
+    for (int i = 2; i < argc; i++) {
+        if (strcmp(argv[i], "--safe") != 0) {
+            return refuse("wait", argv[i]);
+        }
+        safe = true;
+    }
+    return load_config(&c) < 0 ? 2 : tool_wait(&c, safe);
+}
+
 static int run_doctor(int argc, char **argv) {
     static struct config c;
     struct doctor_request rq = {0};
@@ -318,7 +331,6 @@ static int verify(int argc, char **argv) {
 }
 
 int main(int argc, char **argv) {
-    static struct config c;
     const char *verb = argc > 1 ? argv[1] : "";
     if (argc > 2 && (strcmp(argv[2], "--help") == 0 || strcmp(argv[2], "-h") == 0)) {
         return usage(0);
@@ -339,10 +351,7 @@ int main(int argc, char **argv) {
         return status(argc, argv);
     }
     if (strcmp(verb, "wait") == 0) {
-        bool safe = argc == 3 && strcmp(argv[2], "--safe") == 0;
-        return argc > 2 && !safe ? refuse("wait", argv[argc == 3 || strcmp(argv[2], "--safe") ? 2 : 3])
-               : load_config(&c) < 0 ? 2
-                                     : tool_wait(&c, safe);
+        return wait_all(argc, argv);
     }
     if (strcmp(verb, "doctor") == 0) {
         return run_doctor(argc, argv);

@@ -4,6 +4,7 @@
 
 #include "tool_inside.h"
 
+#include "labels.h"
 #include "log.h"
 #include "os.h"
 #include "protocol.h"
@@ -87,7 +88,7 @@ int tool_link_open(struct link *l, int dirfd, uint64_t key) {
     int r = tool_ask(l, &m, fds, &nfds);
     os_close(own);
     if (r == 0 && nfds == 3) {
-        void *page = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, fds[1], 0);
+        void *page = mmap(NULL, NUMBERS_PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, fds[1], 0);
         l->numbers = page == MAP_FAILED ? NULL : page;
     }
     for (int i = 0; i < nfds && r == 0; i++) {

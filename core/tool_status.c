@@ -76,7 +76,6 @@ struct sample {
 
 struct rates {
     bool known;
-    double seconds;     // between the two
     double all;         // bytes a second into files
     double left;        // seconds; negative: not known
     double device[STATUS_DEVICES];
@@ -88,18 +87,19 @@ static double per_second(uint64_t before, uint64_t now, double seconds) {
 
 static struct rates rates_between(const struct sample *x, const struct told *told, int64_t now_ns) {
     const struct status *now = &told->s, *before = &x->told.s;
-    struct rates r = {.seconds = (double)(now_ns - x->at_ns) / 1e9, .left = now->behind_bytes ? -1 : 0};
+    double seconds = (double)(now_ns - x->at_ns) / 1e9;
+    struct rates r = {.left = now->behind_bytes ? -1 : 0};
     if (x->at_ns == 0 || now_ns <= x->at_ns || now->written_bytes < before->written_bytes) {
         return r; // the first time, or another engine has taken its place
     }
     r.known = true;
-    r.all = per_second(before->written_bytes, now->written_bytes, r.seconds);
+    r.all = per_second(before->written_bytes, now->written_bytes, seconds);
     r.left = r.all > 0 ? (double)now->behind_bytes / r.all : r.left;
     for (unsigned i = 0; i < now->n_devices; i++) {
         for (unsigned k = 0; k < before->n_devices; k++) {
             const struct status_device *d = &told->devices[i], *was = &x->told.devices[k];
             bool same = was->dev == d->dev && was->stripe == d->stripe;
-            r.device[i] = same ? per_second(was->written, d->written, r.seconds) : r.device[i];
+            r.device[i] = same ? per_second(was->written, d->written, seconds) : r.device[i];
         }
     }
     return r;
