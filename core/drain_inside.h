@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 //
-// drain_inside: what drain.c and drain_io.c share.
+// drain_inside: what drain.c, drain_io.c and drain_rebuild.c share.
 
 #ifndef FASTCKPT_DRAIN_INSIDE_H
 #define FASTCKPT_DRAIN_INSIDE_H

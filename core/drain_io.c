@@ -6,7 +6,6 @@
 #include "drain_inside.h"
 
 #include "breakpoint.h"
-#include "layout.h"
 #include "log.h"
 #include "os.h"
 #include "stripelog.h"

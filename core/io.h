@@ -39,10 +39,12 @@ struct io_calls {
 extern struct io_calls io_calls; // the table in use
 extern const struct io_calls io_calls_kernel;
 
+#define DIRECT_ALIGN 4096u // of memory, offset and length of a direct write: holds for every disk sector size in use
+
 /** One data write in flight. The caller owns the memory until done() has run. */
 struct io_req {
     int fd;
-    const void *buf; // direct: 4 KiB aligned, as len and off
+    const void *buf; // direct: aligned to DIRECT_ALIGN, as len and off
     size_t len;
     off_t off;
     uint64_t device; // st_dev: queues are per device

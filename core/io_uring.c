@@ -19,7 +19,6 @@
 
 #define RING_ENTRIES 64
 #define WRITE_MAX    (1 * GIB) // a request's length is 32 bits wide, the kernel's own limit 2 GiB less a page
-#define DIRECT_ALIGN 4096
 #define SUBMITS_MAX  1000 // refusals in a row (EAGAIN: no memory) until the ring is given up
 
 struct ring {

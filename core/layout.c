@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: MIT
 //
-// layout: see layout.h. One device: the real file.
+// layout: see layout.h.
 
 #include "layout.h"
+
+#include "io.h"
 
 static struct piece piece(const struct file_slot *f, uint64_t index, uint64_t from, uint64_t to, bool direct) {
     return (struct piece){.mem_off = from,

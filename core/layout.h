@@ -1,14 +1,12 @@
 // SPDX-License-Identifier: MIT
 //
-// layout: where the bytes of a chunk go. With one device that is the real file itself; stripes will choose here among
-// directories and record the choice. Pure: no I/O.
+// layout: how the bytes of a chunk go to their file: which of them by direct writes, and by which description. (On a
+// stripe a chunk lies whole: drain_io.c.) Pure: no I/O.
 
 #ifndef FASTCKPT_LAYOUT_H
 #define FASTCKPT_LAYOUT_H
 
 #include "state.h"
-
-#define DIRECT_ALIGN 4096u // of memory, offset and length of a direct write: holds for every disk sector size in use
 
 /** A piece of an extent: contiguous bytes that one write takes. */
 struct piece {

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT
 //
 // safe: what is to become of names, so that it can be done after keeper, engine or machine have died (recover.h): a
-// record in the stripes' logs of each file that is closed and lies on the stripes, whole, and of each deletion and
-// renaming. In the order of the commit queue: something is recorded only when all before it is, or is on the target as
-// it stands. What has ended is recorded as such before anybody can see that it has: else a recovery would bring back
-// what was deleted since.
+// record in the stripes' logs of each file that is closed and lies on the stripes, whole, of each deletion and
+// renaming, and of an open file as it was at an fsync. In the order of the commit queue: something is recorded only
+// when all before it is, or is on the target as it stands. What has ended is recorded as such before anybody can see
+// that it has: else a recovery would bring back what was deleted since.
 
 #ifndef FASTCKPT_SAFE_H
 #define FASTCKPT_SAFE_H
