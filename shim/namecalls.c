@@ -59,7 +59,7 @@ static bool any_socket(int dir) {
 void names_look(void) {
     uint64_t at = atomic_load(&names_look_at), now = look_clock();
     if (!atomic_load_explicit(&shim.ready, memory_order_acquire) || guard_depth != 0 || guard_foreign() ||
-        (int64_t)(now - at) < 0 || !atomic_compare_exchange_strong(&names_look_at, &at, now + LOOK_TICKS)) {
+        (int64_t)(now - at) < 0 || !atomic_compare_exchange_strong(&names_look_at, &at, now + look_ticks())) {
         return;
     }
     guard_depth++;
