@@ -98,9 +98,8 @@ static int release_open(const struct target *t) {
         return file_release(f, fd_of(f)) < 0 ? -EIO : 0;
     }
     if (names_lend_place(&t->p, t->word, false, &l) == 0) {
-        struct msg q = {.type = MSG_SYNC, .scope = SYNC_INODE | SYNC_PUBLISH | SYNC_SPAWNED};
         if (!l.pending) {
-            client_ask(&q, &l.fd, 1, NULL, NULL, -1);
+            names_link_inode(l.fd);
         }
         names_return(&l);
     }
@@ -260,9 +259,8 @@ int change_link_fd(int fromdir, const char *from) {
     if (r == CHANGE_NATIVE && f != NULL && !f->inherited && !f->followed) {
         r = file_release(f, fd) < 0 ? -EIO : CHANGE_NATIVE;
     } else if (r == CHANGE_NATIVE && name_word_hidden(names_word_of(&st))) {
-        struct msg q = {.type = MSG_SYNC, .scope = SYNC_INODE | SYNC_PUBLISH | SYNC_SPAWNED};
-        client_ask(&q, &fd, 1, NULL, NULL, -1); // open in another process
-        r = wait_then_native(WAIT_ALL);         // closed
+        names_link_inode(fd);           // open in another process
+        r = wait_then_native(WAIT_ALL); // closed
     }
     if (f == NULL && fd >= 0) {
         os_close(fd);

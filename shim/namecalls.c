@@ -166,6 +166,11 @@ uint64_t names_word_of(const struct stat *st) {
     return word != 0 && client_alive() ? word : 0;
 }
 
+int names_link_inode(int fd) {
+    struct msg q = {.type = MSG_SYNC, .scope = SYNC_INODE | SYNC_PUBLISH | SYNC_SPAWNED};
+    return client_ask(&q, &fd, 1, NULL, NULL, -1);
+}
+
 void names_fix_stat(const struct lent *l, struct stat *st) {
     st->st_nlink = 1;
     if (l->own != NULL) {

@@ -87,6 +87,9 @@ int names_lend_place(const struct place *p, uint64_t word, unsigned flags, struc
 void names_return(struct lent *l);
 /** The table's word for an inode that is going to have its first name, or to lose it, whoever has it open; else 0. */
 uint64_t names_word_of(const struct stat *st);
+/** Has the engine give its name to the captured file that `fd` (O_PATH will do) is of, whoever has it open. Results of
+ *  client_ask. */
+int names_link_inode(int fd);
 /** Corrects what fstat said of a lent inode. */
 void names_fix_stat(const struct lent *l, struct stat *st);
 

@@ -106,9 +106,8 @@ static int link_shared(int fd) {
     if (names_native() || guard_foreign() || os_fstat(fd, &st) < 0 || st.st_nlink > 0 || !S_ISREG(st.st_mode)) {
         return 0;
     }
-    struct msg q = {.type = MSG_SYNC, .scope = SYNC_PUBLISH | SYNC_SPAWNED | SYNC_INODE};
     guard_depth++;
-    int r = client_connect() < 0 ? 0 : client_ask(&q, &fd, 1, NULL, NULL, -1);
+    int r = client_connect() < 0 ? 0 : names_link_inode(fd);
     guard_depth--;
     return r == -EPIPE || r > 0 ? 0 : r;
 }
