@@ -23,13 +23,12 @@ static inline bool leave_alone(void) {
         return d_ == CHANGE_NATIVE ? (int)(call) : d_ == CHANGE_DONE ? 0 : (int)hook_ret(d_);                          \
     } while (0)
 
-// Closed files were lost with keeper and engine, and the program has not been told yet: what it deletes or replaces
-// may be what is left.
+// What `change`, which deletes or replaces, decides. Not where closed files were lost with keeper and engine, and the
+// program has not been told yet: it may be what is left.
+#define DELETING(change) (UNLIKELY(lost_owed()) ? -EIO : leave_alone() ? CHANGE_NATIVE : (change))
+
 static int before_rename(int fromdir, const char *from, int todir, const char *to, unsigned flags) {
-    if (UNLIKELY(lost_owed())) {
-        return -EIO;
-    }
-    return leave_alone() ? CHANGE_NATIVE : change_rename(fromdir, from, todir, to, flags);
+    return DELETING(change_rename(fromdir, from, todir, to, flags));
 }
 
 // What the real call said; a success may have brought an unmatched file under a matched name.
@@ -58,7 +57,7 @@ int hook_renameat2(int fromdir, const char *from, int todir, const char *to, uns
 }
 
 static int before_remove(int dirfd, const char *path, int flags) {
-    return UNLIKELY(lost_owed()) ? -EIO : leave_alone() ? CHANGE_NATIVE : change_remove(dirfd, path, flags);
+    return DELETING(change_remove(dirfd, path, flags));
 }
 
 int hook_unlink(const char *path) {
@@ -71,7 +70,7 @@ int hook_unlinkat(int dirfd, const char *path, int flags) {
 }
 
 int hook_remove(const char *path) {
-    UNLESS(UNLIKELY(lost_owed()) ? -EIO : leave_alone() ? CHANGE_NATIVE : change_remove_any(path),
+    UNLESS(DELETING(change_remove_any(path)),
            REAL(remove) != NULL ? real.remove(path) : hook_ret(os_unlinkat(AT_FDCWD, path, 0)));
 }
 
