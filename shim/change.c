@@ -21,13 +21,13 @@ int change_look(int dir, const char *name, int flags, struct statx *x) {
     return (int)OS_CALL(SYS_statx, dir, name, flags | AT_SYMLINK_NOFOLLOW, STATX_BASIC_STATS | STATX_MNT_ID, x, 0);
 }
 
-bool change_matched(const struct target *t, int dirfd, const char *path) {
+bool change_matched(const struct subject *t, int dirfd, const char *path) {
     const char *patterns = shim.config.paths;
     return policy_match(patterns, dirfd, path) || policy_match_in(patterns, t->p.dir, t->p.name);
 }
 
 // Closed by place_close(&t->p). False: it has no place, the call is native.
-static bool find(struct target *t, int dirfd, const char *path) {
+static bool find(struct subject *t, int dirfd, const char *path) {
     if (!guard_readable(path) || names_find_place(&t->p, dirfd, path, false, &t->word) != 0) {
         return false;
     }
@@ -35,14 +35,14 @@ static bool find(struct target *t, int dirfd, const char *path) {
     return true;
 }
 
-void change_look_again(struct target *t) {
+void change_look_again(struct subject *t) {
     t->word = names_word(&t->p);
     int r = change_look(t->p.dir, t->p.name, 0, &t->x);
     t->there = r == 0;
     t->missing = r == -ENOENT;
 }
 
-bool change_allowed(const struct target *t) {
+bool change_allowed(const struct subject *t) {
     const uint64_t fixed = STATX_ATTR_IMMUTABLE | STATX_ATTR_APPEND;
     struct statx dir;
     if (change_look(t->p.dir, "", AT_EMPTY_PATH, &dir) < 0 || (dir.stx_attributes & fixed) != 0 ||
@@ -66,7 +66,7 @@ static int wait_then_native(enum wait_scope scope) {
 }
 
 // By O_PATH: to close another descriptor would drop the program's locks.
-int change_hold(const struct target *t) {
+int change_hold(const struct subject *t) {
     return t->there ? os_openat(t->p.dir, t->p.name, O_PATH | O_NOFOLLOW | O_CLOEXEC, 0) : -ENOENT;
 }
 
@@ -91,7 +91,7 @@ static int refused(int r) {
 
 // What is open gets its name, and goes on as a native file: in this process, in another, or in the one that this was
 // forked from. 0 or -EIO.
-static int release_open(const struct target *t) {
+static int release_open(const struct subject *t) {
     struct file *f = names_own(t->word);
     struct lent l;
     if (f != NULL) {
@@ -108,7 +108,7 @@ static int release_open(const struct target *t) {
 
 // ---- Deletion
 
-static int remove_file(struct target *t) {
+static int remove_file(struct subject *t) {
     struct file *f = state_of(t) == NAME_OPEN ? names_own(t->word) : NULL;
     if (names_gone(t->word)) {
         return t->dropped ? CHANGE_DONE : -ENOENT;
@@ -167,7 +167,7 @@ static bool is_empty(int dir, bool *absent) {
     return empty && n == 0;
 }
 
-static int remove_dir(struct target *t) {
+static int remove_dir(struct subject *t) {
     bool absent = false;
     if (names_gone(t->word)) {
         return -ENOENT;
@@ -210,7 +210,7 @@ const char *change_without_slashes(const char *path, char *buf) {
 }
 
 int change_remove(int dirfd, const char *path, int flags) {
-    struct target t = {.dropped = false};
+    struct subject t = {.dropped = false};
     int r = -EAGAIN;
     char buf[PATH_MAX];
     if ((flags & AT_REMOVEDIR) && guard_readable(path)) {
@@ -276,7 +276,7 @@ enum role { ROLE_OLD, ROLE_LINKED, ROLE_NEW, ROLE_MADE, ROLE_TARGET };
 // One name of a change that the kernel makes: what is open gets its name first. `*wait`: it comes behind something. 0,
 // -EIO, or the kernel's error where it is known before.
 static int before(int dirfd, const char *path, enum role role, bool *wait) {
-    struct target t;
+    struct subject t;
     struct stat st;
     if (!guard_readable(path)) {
         return 0;

@@ -19,7 +19,7 @@
 #define STATX_MNT_ID 0x1000
 #endif
 
-struct target {
+struct subject {
     struct place p;
     uint64_t word;
     bool matched;   // its order counts
@@ -30,29 +30,29 @@ struct target {
     struct statx x; // of what the kernel has, the last component not followed
 };
 
-static inline bool is(const struct target *t, mode_t type) {
+static inline bool is(const struct subject *t, mode_t type) {
     return t->there && (t->x.stx_mode & S_IFMT) == type;
 }
 
-static inline enum name_state state_of(const struct target *t) {
+static inline enum name_state state_of(const struct subject *t) {
     return t->word != 0 ? name_word_state(t->word) : NAME_NONE;
 }
 
 /** Its directory does not show it, or shows an older file. */
-static inline bool is_hidden(const struct target *t) {
+static inline bool is_hidden(const struct subject *t) {
     return state_of(t) == NAME_OPEN || state_of(t) == NAME_PENDING;
 }
 
 /** statx of a name in a directory, not followed. 0 or an error. */
 int change_look(int dir, const char *name, int flags, struct statx *x);
 /** Looks the target up, in the table and on disk. */
-void change_look_again(struct target *t);
-bool change_matched(const struct target *t, int dirfd, const char *path);
+void change_look_again(struct subject *t);
+bool change_matched(const struct subject *t, int dirfd, const char *path);
 /** Would the kernel let this process take the name out of its directory, or put one there? False: it is to say so. Also
  *  false of one of several names of a file: the others show how many are left. */
-bool change_allowed(const struct target *t);
+bool change_allowed(const struct subject *t);
 /** A descriptor of its inode for the engine to hold, the caller's to close; or an error. */
-int change_hold(const struct target *t);
+int change_hold(const struct subject *t);
 /** client_ask, and then back-pressure. */
 int change_ask(struct msg *q, const int *fds, int n);
 /** Keeper and engine are gone: CHANGE_NATIVE; or -EIO, because what has to be known before anything is deleted is told

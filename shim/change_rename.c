@@ -19,16 +19,16 @@
 enum { RENAME_OLD = -EAGAIN - 1000, RENAME_FOUND, RENAME_DOTS };
 
 // What a name will be once all that is queued has happened.
-static bool will_exist(const struct target *t) {
+static bool will_exist(const struct subject *t) {
     return is_hidden(t) || (!names_gone(t->word) && t->there);
 }
 
 // Its directory cannot be searched.
-static bool is_beyond(const struct target *t) {
+static bool is_beyond(const struct subject *t) {
     return !t->there && !t->missing;
 }
 
-static bool one_mount(const struct target *a, const struct target *b) {
+static bool one_mount(const struct subject *a, const struct subject *b) {
     struct statx x, y;
     return a->p.dev == b->p.dev && change_look(a->p.dir, "", AT_EMPTY_PATH, &x) == 0 &&
            change_look(b->p.dir, "", AT_EMPTY_PATH, &y) == 0 && (x.stx_mask & STATX_MNT_ID) &&
@@ -37,7 +37,7 @@ static bool one_mount(const struct target *a, const struct target *b) {
 
 // Is it a change of regular files that can be foretold? A close is not answered: what the table has as open may be
 // closed. The engine knows when the turn has come.
-static bool foretold(const struct target *from, const struct target *to, unsigned flags) {
+static bool foretold(const struct subject *from, const struct subject *to, unsigned flags) {
     bool hidden = is_hidden(from), over = will_exist(to) && !is_hidden(to);
     bool same = from->p.ino == to->p.ino && from->p.dev == to->p.dev && strcmp(from->p.name, to->p.name) == 0;
     bool open = (hidden && names_own(from->word) != NULL) || (is_hidden(to) && names_own(to->word) != NULL);
@@ -49,7 +49,7 @@ static bool foretold(const struct target *from, const struct target *to, unsigne
     return one_mount(from, to) && change_allowed(from) && change_allowed(to);
 }
 
-static int rename_one(struct target *from, struct target *to, unsigned flags) {
+static int rename_one(struct subject *from, struct subject *to, unsigned flags) {
     if (from->p.dev != to->p.dev) {
         return CHANGE_NATIVE; // EXDEV, whatever the names are
     }
@@ -103,7 +103,7 @@ static int rename_one(struct target *from, struct target *to, unsigned flags) {
 
 // RENAME_FOUND: closed by place_close. CHANGE_NATIVE: the kernel refuses it. RENAME_DOTS, -ENAMETOOLONG: likewise, for
 // the last component. -ENOENT, -ENOTDIR: what it would say of the others.
-static int find_parent(struct target *t, int dirfd, const char *path) {
+static int find_parent(struct subject *t, int dirfd, const char *path) {
     if (!guard_readable(path)) {
         return CHANGE_NATIVE;
     }
@@ -130,7 +130,7 @@ static bool has_parent(int dirfd, const char *path) {
 }
 
 // The kernel finds both directories before it looks at either last component. Returns as find_parent.
-static int find_both(struct target *a, int fromdir, const char *from, struct target *b, int todir, const char *to) {
+static int find_both(struct subject *a, int fromdir, const char *from, struct subject *b, int todir, const char *to) {
     int r = find_parent(a, fromdir, from);
     if (r == RENAME_DOTS || r == -ENAMETOOLONG) {
         r = has_parent(fromdir, from) ? find_parent(b, todir, to) : CHANGE_NATIVE;
@@ -160,7 +160,7 @@ static bool refused_flags(unsigned flags) {
 }
 
 int change_rename(int fromdir, const char *from, int todir, const char *to, unsigned flags) {
-    struct target a, b;
+    struct subject a, b;
     if (refused_flags(flags)) {
         return CHANGE_NATIVE;
     }
