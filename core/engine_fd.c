@@ -23,6 +23,9 @@ int files_description(const struct config *c, int fd, bool followed, uint32_t *d
         own = os_openat(AT_FDCWD, path, modes[i] | O_NONBLOCK, 0);
     }
     *ret_ours = own >= 0;
+    if (own < 0 && os_fcntl(fd, F_GETFL, 0) & O_PATH) {
+        return own; // nothing could be synced by it
+    }
     return own < 0 ? os_fcntl(fd, F_DUPFD, 3) : own; // 0444 files: then both are one description
 }
 

@@ -11,7 +11,8 @@
 //   HELLO   question: pidfd of the sender.  answer: staging (read-write), numbers (read-write), tables (read-only)
 //   OPEN    question: the program's description (write-only is enough), its directory (O_PATH), with OPEN_REPLACES the
 //           older file, open for writing
-//   LEND    question: the directory (O_PATH).  answer: the file (engine's own description or the program's)
+//   LEND    question: the directory (O_PATH).  answer: the file (O_PATH, since to close another
+//           would drop the client's record locks)
 //   LIST    question: the directory.  answer: a memfd of struct list_records; none if there is nothing to say
 //   WAIT    question with WAIT_DIR: the directory (O_PATH)
 //   REMOVE  question: the directory, and the inode under the name, if there is one (all O_PATH)

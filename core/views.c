@@ -11,6 +11,7 @@
 #include "os.h"
 
 #include <errno.h>
+#include <fcntl.h>
 
 /** The file whose bytes a slot's inode has: its own, or, of a rename, that of the captured file that is renamed. NULL:
  *  it has all of them. */
@@ -54,6 +55,16 @@ bool views_look(struct engine *e, unsigned slot) {
     return taken <= 0;
 }
 
+/** By O_PATH: the client closes it, and another descriptor's close would drop record locks of its. */
+static enum verdict lend_inode(struct engine *e, struct entry *en, const struct file_slot *named) {
+    char path[32];
+    log_format(path, sizeof path, "/proc/self/fd/%d", named->fd_own);
+    int fd = os_openat(AT_FDCWD, path, O_PATH, 0);
+    entries_answer_fds(e, en, fd < 0 ? fd : 0, &fd, fd >= 0);
+    os_close(fd); // nothing happens where there is none
+    return DONE;
+}
+
 enum verdict views_lend(struct engine *e, struct entry *en) {
     struct msg_lend *l = &en->msg.u.lend;
     struct stat s;
@@ -72,7 +83,7 @@ enum verdict views_lend(struct engine *e, struct entry *en) {
     if (!f) {
         l->size = 0;
         l->mtime = (struct timespec){0};
-        return entries_answer_fds(e, en, 0, &named->fd_own, 1);
+        return lend_inode(e, en, named);
     }
     unsigned slot = (unsigned)(f - e->p.st->files);
     if (l->flags & LEND_SETTLE && !(views_settled(e, slot, en->msg.number) && views_look(e, slot))) {
@@ -94,7 +105,7 @@ enum verdict views_lend(struct engine *e, struct entry *en) {
     l->taken = f->taken;
     en->msg.file = f->id;
     en->msg.slot = slot;
-    return entries_answer_fds(e, en, 0, &named->fd_own, 1);
+    return lend_inode(e, en, named);
 }
 
 enum verdict views_list(struct engine *e, struct entry *en) {

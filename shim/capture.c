@@ -374,7 +374,7 @@ void capture_renamed(int fromdir, const char *from, int todir, const char *to, c
         !policy_match(patterns, todir, to) || policy_match(patterns, fromdir, from)) {
         return;
     }
-    int fd = os_openat(todir, to, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0);
+    int fd = os_openat(todir, to, O_PATH | O_NOFOLLOW | O_CLOEXEC, 0); // by another one its close would drop locks
     fd = fd < 0 ? fd : own_high(fd);
     if (fd < 0) {
         return;

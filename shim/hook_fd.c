@@ -7,6 +7,7 @@
 #include "callsite.h"
 #include "client.h"
 #include "hook_inside.h"
+#include "locked.h"
 #include "namecalls.h"
 #include "reopen.h"
 
@@ -127,13 +128,20 @@ int hook_dup3(int from, int to, int flags) {
 }
 
 // The descriptor of a process that has not captured anything may be another one's shadow.
-static inline int before_lock(int fd) {
+static inline int before_lock(int fd, bool record) {
+    if (record) {
+        locked_note(fd);
+    }
     return LIKELY(fd_peek(fd) == NULL && names_native()) ? 0 : reopen_before_lock(fd);
+}
+
+static inline bool locks_record(int cmd) {
+    return cmd == F_SETLK || cmd == F_SETLKW;
 }
 
 // A lease is about the opens of a name.
 static inline bool locks(int cmd) {
-    return cmd == F_SETLK || cmd == F_SETLKW || cmd == F_OFD_SETLK || cmd == F_OFD_SETLKW || cmd == F_SETLEASE;
+    return locks_record(cmd) || cmd == F_OFD_SETLK || cmd == F_OFD_SETLKW || cmd == F_SETLEASE;
 }
 
 // Opened without a name: by the program itself, or by one that captured it and left it to this one (`cmd > file`).
@@ -151,7 +159,7 @@ static int fcntl_captured(struct file *f, int fd, int cmd, long arg) {
         f->native |= r == 0 && (arg & (O_APPEND | O_DIRECT)) != 0;
         break;
     default:
-        r = locks(cmd) ? before_lock(fd) : 0;
+        r = locks(cmd) ? before_lock(fd, locks_record(cmd)) : 0;
         break;
     }
     if (r < 0) {
@@ -180,7 +188,7 @@ int hook_fcntl(int fd, int cmd, ...) {
     } else if (UNLIKELY(client_owns_fd(fd))) {
         return (int)hook_ret(-EBADF);
     }
-    int r = UNLIKELY(locks(cmd)) ? before_lock(fd) : 0;
+    int r = UNLIKELY(locks(cmd)) ? before_lock(fd, locks_record(cmd)) : 0;
     if (UNLIKELY(cmd == F_NOTIFY) && !names_native()) {
         names_before_list(fd, ".");
     }
@@ -189,12 +197,12 @@ int hook_fcntl(int fd, int cmd, ...) {
 }
 
 int hook_flock(int fd, int op) {
-    int r = op & LOCK_UN ? 0 : before_lock(fd);
+    int r = op & LOCK_UN ? 0 : before_lock(fd, false);
     return r < 0 ? (int)hook_ret(r) : (int)NATIVE(flock, SYS_flock, fd, op);
 }
 
 int hook_lockf(int fd, int cmd, off_t len) {
-    int r = cmd == F_LOCK || cmd == F_TLOCK ? before_lock(fd) : 0;
+    int r = cmd == F_LOCK || cmd == F_TLOCK ? before_lock(fd, true) : 0;
     if (r < 0) {
         return (int)hook_ret(r);
     }

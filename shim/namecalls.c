@@ -174,7 +174,8 @@ int names_link_inode(int fd) {
 void names_fix_stat(const struct lent *l, struct stat *st) {
     st->st_nlink = 1;
     if (l->own != NULL) {
-        file_fix_stat(l->own, l->fd, st);
+        int fd = fd_of(l->own);
+        file_fix_stat(l->own, fd >= 0 ? fd : l->fd, st);
         return;
     }
     if ((uint64_t)st->st_size < l->size) {

@@ -63,7 +63,7 @@ static inline bool names_native(void) {
 
 /** The inode behind a captured or pending name. */
 struct lent {
-    int fd;                // ours until names_return; -1: there is nothing
+    int fd;                // O_PATH, ours until names_return; -1: there is nothing
     uint64_t size;         // as known to the engine
     struct timespec mtime; // zero: the kernel's
     struct file *own;      // captured and open in this process

@@ -8,6 +8,7 @@
 #include "../core/fs.h"
 #include "../core/log.h"
 #include "../core/os.h"
+#include "locked.h"
 #include "own.h"
 
 #include <errno.h>
@@ -165,12 +166,12 @@ static int open_old(const struct place *p, const struct stat *seen, int flags) {
     return old;
 }
 
-// The errors of the program's open, for an inode without a name.
-static int may_open(int fd, int flags) {
+// The same for the inode of `base`.
+static int open_base(int base, int flags) {
     char path[64];
-    log_format(path, sizeof path, "/proc/self/fd/%d", fd);
-    int r = os_openat(AT_FDCWD, path, (flags & ~(O_TRUNC | O_CREAT | O_NOFOLLOW)) | O_CLOEXEC, 0);
-    return r < 0 ? r : os_close(r);
+    log_format(path, sizeof path, "/proc/self/fd/%d", base);
+    int old = os_openat(AT_FDCWD, path, (flags & ~(O_TRUNC | O_CREAT | O_NOFOLLOW)) | O_CLOEXEC, 0);
+    return old < 0 ? old : own_high(old);
 }
 
 // A shadow that replaces the inode open as `old`, which becomes the shadow's.
@@ -201,20 +202,18 @@ int shadow_make(const struct place *p, int base, bool gone, int flags, mode_t mo
     if (r < 0 || fs_dir_only_grows(p->dir)) {
         return SHADOW_NATIVE;
     }
-    if (base >= 0) {
-        if (st.st_nlink > 1 || (st.st_mode & (S_ISUID | S_ISGID)) != 0) {
-            return SHADOW_NATIVE; // renamed, and no new file's
-        }
-        r = may_open(base, flags);
-        r = r < 0 ? r : os_fcntl(base, F_DUPFD_CLOEXEC, base);
-        return r < 0 ? r : make_over(p, r, &st, flags, s);
+    if (locked_inode(&st)) {
+        return SHADOW_NATIVE; // to look at it would end the lock
     }
-    if (!replaceable(p, &st)) {
+    if (base >= 0 && (st.st_nlink > 1 || (st.st_mode & (S_ISUID | S_ISGID)) != 0)) {
+        return SHADOW_NATIVE; // renamed, and no new file's
+    }
+    if (base < 0 && !replaceable(p, &st)) {
         return SHADOW_NATIVE;
     }
-    if (is_written(p)) {
+    if (base < 0 && is_written(p)) {
         return SHADOW_WRITTEN;
     }
-    int old = open_old(p, &st, flags);
+    int old = base >= 0 ? open_base(base, flags) : open_old(p, &st, flags);
     return old < 0 ? old : make_over(p, old, &st, flags, s);
 }

@@ -3,7 +3,8 @@
 #
 # Proves that a lock on a captured file means what it means natively to a process without the shim: taken by the
 # program itself, by a forked child or by a program that inherited the descriptor (`exec 9> lock; flock 9`), on a new
-# name and on one that replaces an older file that somebody has locked. How: flock(1) without the shim tries the name.
+# name and on one that replaces an older file that somebody has locked; and that the program's record locks stay when it
+# writes over, renames or looks at their file. How: flock(1), or Python, without the shim tries the name.
 # Cannot see: two jobs that open the older file in the same instant.
 import os
 import sys
@@ -46,10 +47,29 @@ HELD = "exec 8< lock; env -u LD_PRELOAD flock -n 8; " + python(
     "except OSError as e:\n    print(e.errno)\nout()\nf.write('more')\nf.close()\n"
     "print(open('lock').read())") + "cat <&8\n"
 
+# A record lock goes when its process closes any descriptor of the inode: of the shim's own, too.
+RECORD = "import fcntl\ntry:\n    fcntl.lockf(open('lock', 'r+'), fcntl.LOCK_EX | fcntl.LOCK_NB)\n    print('free')\n" \
+    "except OSError:\n    print('locked')\n"
+RECORDS = "out = lambda: print(subprocess.run(['env', '-u', 'LD_PRELOAD', %r, '-c', %r], capture_output=True, " \
+    "text=True).stdout.strip(), flush=True)\n" % (fc.PYTHON, RECORD)
+OVER = python(RECORDS + "r = open('lock')\nfcntl.lockf(r, fcntl.LOCK_SH)\nout()\nw = open('lock', 'w')\nout()\n"
+              "w.write('text')\nw.flush()\nout()\nw.close()\nout()\nprint(r.read())")
+BROUGHT = python(RECORDS + "os.makedirs('../other', exist_ok=True)\nf = open('../other/lock', 'w')\n"
+                 "f.write('text')\nf.flush()\nfcntl.lockf(f, fcntl.LOCK_EX)\n"
+                 "os.rename('../other/lock', 'lock')\nout()\nf.close()\nout()")
+# Something large is before it: the rename waits in the queue.
+LOOKED_AT = python(RECORDS + "os.rename('lock', 'other')\nf = open('other', 'r+')\nfcntl.lockf(f, fcntl.LOCK_EX)\n"
+                   "open('large', 'wb').write(b'x' * (64 << 20))\nos.rename('other', 'lock')\n"
+                   "print(os.stat('lock').st_size, os.path.exists('other'))\n"
+                   "os.sync()\nout()\nf.close()\nout()")
+
 fc.run_cases([
     ("locks-shell-new", lambda: both("a", SHELL)),
     ("locks-own-new", lambda: both("b", OWN)),
     ("locks-own-old", lambda: both("c", OWN, "old text\n")),
     ("locks-child-new", lambda: both("d", CHILD)),
     ("locks-held-old", lambda: both("e", HELD, "old text\n")),
+    ("locks-record-over", lambda: both("f", OVER, "old text\n")),
+    ("locks-record-brought", lambda: both("g", BROUGHT)),
+    ("locks-record-looked-at", lambda: both("h", LOOKED_AT, "old text\n")),
 ])
