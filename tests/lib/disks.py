@@ -59,6 +59,8 @@ class LoopFS:
         except RuntimeError as e:
             raise Skip("no loop device: %s" % e)
         atexit.register(self.free)
+        with contextlib.suppress(Skip):
+            self.throttle(0)  # the number may have been that of a test that was ended
         mount("-o", options, self.loop, at=self.at)
         subprocess.run(["losetup", "-d", self.loop], capture_output=True)  # detaches by itself when it is unmounted
         os.chmod(self.at, mode)
@@ -75,10 +77,10 @@ class LoopFS:
 
     def throttle(self, bps):
         """Limits writes to the device (0: no limit). Raises Skip where there is no such controller."""
-        self.key = "%d:%d" % (os.major(os.stat(self.loop).st_rdev), os.minor(os.stat(self.loop).st_rdev))
         v1 = "/sys/fs/cgroup/blkio/blkio.throttle.write_bps_device"
         if not os.path.exists(v1):
             raise Skip("no blkio controller (cgroup v1)")
+        self.key = "%d:%d" % (os.major(os.stat(self.loop).st_rdev), os.minor(os.stat(self.loop).st_rdev))
         with open(v1, "w") as f:
             f.write("%s %d" % (self.key, bps))
 

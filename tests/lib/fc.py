@@ -164,6 +164,11 @@ def sh(*argv, check=True, input=None):
     return r.stdout
 
 
+def sync_disk(path):
+    """Writes out the file system that `path` is on. Not os.sync(), which waits for the slow disks of other tests."""
+    sh("sync", "-f", path)
+
+
 # ---------------------------------------------------------------------------------------------------- programs
 
 _REPORT = re.compile(

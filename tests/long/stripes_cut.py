@@ -97,7 +97,8 @@ def series(parts, host, rng, n):
     box = Box("cut", base=parts.at[2], STRIPES=":".join(parts.at[:2]), STAGING="64M")
     shutil.rmtree(box.d)
     os.mkdir(box.d)
-    os.sync()
+    for at in parts.at:
+        sync_disk(at)
     parts.slow(rng.choice([2, 4, 8]) << 20)
     keep = rng.choice([(), (), ("-k", "2")])
     p = box.start([SAVER, "-s", str(rng.choice([5, 17]) << 20), "-n", "9", "-l", "latest", "-t", "150", *keep])

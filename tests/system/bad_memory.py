@@ -56,7 +56,7 @@ def filled_by_page_cache(uid, io):
     box = Box("cache-" + io, uid=uid, io=io, cgroup=cg, STAGING="192M")
     data = write_file(os.path.join(box.top, "data"), 500 * MIB)
     os.chmod(data, 0o644)
-    os.sync()
+    sync_disk(data)
     sh("sh", "-c", "echo 1 > /proc/sys/vm/drop_caches")
     r = box.run(["sh", "-c", "cat %s | wc -c" % data], shim=False)
     assert r.rc == 0

@@ -28,7 +28,7 @@ def whole(box, name="m.pt"):
 def old_save(box, name="m.pt", size="12M", seq=1):
     r = box.native([SAVER, "-p", name, "-s", size, "-n", "1", "-F", str(seq)], cwd=box.d)
     assert r.rc == 0, repr(r)
-    os.sync()
+    sync_disk(box.d)
 
 
 def full(name, who, io, fn):
@@ -125,7 +125,7 @@ def xfs_nearly_full(name, io):
         there = os.path.exists(d + "/m.pt") and os.path.getsize(d + "/m.pt")
         if there is not False:
             os.unlink(d + "/m.pt")
-        os.sync()
+        sync_disk(fs.at)
         eventually("its space is free again", lambda: fs.free_bytes() >= before - MIB)
         return out, there
 
@@ -193,7 +193,7 @@ def holes(name, fs_name, io, stripes=False):
             r = run([PYTHON, "-c", HOLES, str(seed)], cwd=d)
             assert r.rc == 0, "SEED=%d: %r" % (seed, r)
         box.wait()
-        os.sync()
+        sync_disk(box.d)
         compare_trees(box.native_d, box.d)
         for n in sorted(os.listdir(box.d)):
             natively, here = (os.stat(os.path.join(d, n)).st_blocks // 2 for d in (box.native_d, box.d))
@@ -327,7 +327,7 @@ def eio_deaf(fs, box):
         box.own(old(k))
     for k in (1, 2, 3):
         save(k)
-    os.sync()
+    sync_disk(box.d)
     fs.faults(errno.EIO)
     said = [save(k) for k in (4, 5, 6)]
     os.kill(box.status()["engine_pid"], 9)

@@ -82,7 +82,7 @@ class Stage:
 
     def from_disk(self):
         """What a dead engine had in flight is on the disk now, and is read from there."""
-        os.sync()
+        sync_disk(self.fs.at)
         sh("sh", "-c", "echo 1 > /proc/sys/vm/drop_caches")
 
     def clear(self):

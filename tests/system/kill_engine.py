@@ -128,7 +128,7 @@ def fenced(name, **config):
         slow.limit(0)
         time.sleep(0.5)
         box.wait()
-        os.sync()
+        sync_disk(box.d)
         sh("sh", "-c", "echo 1 > /proc/sys/vm/drop_caches")
         for path, got in check_saves(os.path.join(box.d, n) for n in os.listdir(box.d)).items():
             if got != ("whole", int(path[:-3].rsplit("-", 1)[1])):

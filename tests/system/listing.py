@@ -149,7 +149,7 @@ CHANGES_JOB = """if 1:
     for n in (1, 2):
         os.mkdir("checkpoint-%d" % n)
         save("checkpoint-%d/model.pt" % n, 2 << 20), save("checkpoint-%d/state.json" % n)
-    os.sync()
+    os.system(os.environ.get("WAIT", ":"))
     save("../slow/big.pt", int(os.environ["SLOW"]) << 20)
     save("a.pt"), save("b.pt")
     os.unlink("old.pt"), os.unlink("a.pt")

@@ -61,7 +61,7 @@ BROUGHT = python(RECORDS + "os.makedirs('../other', exist_ok=True)\nf = open('..
 LOOKED_AT = python(RECORDS + "os.rename('lock', 'other')\nf = open('other', 'r+')\nfcntl.lockf(f, fcntl.LOCK_EX)\n"
                    "open('large', 'wb').write(b'x' * (64 << 20))\nos.rename('other', 'lock')\n"
                    "print(os.stat('lock').st_size, os.path.exists('other'))\n"
-                   "os.sync()\nout()\nf.close()\nout()")
+                   "os.fsync(os.open('.', os.O_RDONLY))\nout()\nf.close()\nout()")
 
 fc.run_cases([
     ("locks-shell-new", lambda: both("a", SHELL)),

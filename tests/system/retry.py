@@ -41,12 +41,12 @@ class Full:
         for n, seq in (("m.pt", 1), ("ck-1.pt", 1)):
             r = self.box.native(save_argv(seq, n, "1M"), cwd=self.box.d)
             assert r.rc == 0, repr(r)
-        os.sync()
+        sync_disk(self.fs.at)
 
     def fill(self):
         """Room for what the program itself writes (the first MiB of a file), not for the rest."""
         write_file(self.filler, self.fs.free_bytes() - 4 * MIB)
-        os.sync()
+        sync_disk(self.fs.at)
 
     def heal(self):
         os.unlink(self.filler)
