@@ -147,9 +147,11 @@ class BrokenFS(LoopFS):
         mounted(self.front)
 
     def faults(self, err=0, hold_ms=0):
-        """From now on writes to new data blocks fail with `err` (0: succeed), and none ends within `hold_ms`."""
-        with open(self.control, "w") as f:
-            f.write("%-8d %-16d" % (err, time.monotonic() * 1000 + hold_ms if hold_ms else 0))
+        """From now on writes to new data blocks fail with `err` (0: succeed), and none ends within `hold_ms`, or until
+        the next call of this."""
+        fd = os.open(self.control, os.O_WRONLY | os.O_CREAT, 0o644)
+        os.pwrite(fd, b"%-8d %-16d" % (err, time.monotonic() * 1000 + hold_ms if hold_ms else 0), 0)  # never empty
+        os.close(fd)
 
     def free(self):
         if self.server is None:

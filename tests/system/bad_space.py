@@ -216,22 +216,27 @@ def broken(name, who, io, fn):
         fs.free()
 
 
-def paused(box, fs, hold_ms, before, after):
+def paused(box, fs, before, after):
     """Runs ops; between the two lists (space is reserved, the first bytes are written) the disk begins to fail, but
-    answers only after `hold_ms`: what follows is accepted before the error is known."""
+    answers only behind the first close: what is before that is accepted before the error is known."""
     p = box.start([victim("ops")] + before + ["s:500", "y:now", "i"] + after, stdin=-1)
     out = []
     while not out or out[-1] != "now\n":
         out.append(p.stdout.readline())
         assert out[-1], "it ended: %s %s" % (out, p.stderr.read())
-    fs.faults(errno.EIO, hold_ms)
-    rest, err = p.communicate("\n", timeout=60)
+    fs.faults(errno.EIO, 60000)
+    p.stdin.write("\n"), p.stdin.flush()
+    while not out[-1].startswith("close="):
+        out.append(p.stdout.readline())
+        assert out[-1], "it ended: %s %s" % (out, p.stderr.read())
+    fs.faults(errno.EIO)
+    rest, err = p.communicate(timeout=60)
     return fc.Result(p.returncode, "".join(out) + rest, err, 0)
 
 
 def eio_after_close(fs, box):
     old_save(box)
-    r = paused(box, fs, 1500, ["o:0:wct:644:m.pt", "W:0:9M:1"], ["W:0:15M:2", "c:0"])
+    r = paused(box, fs, ["o:0:wct:644:m.pt", "W:0:9M:1"], ["W:0:15M:2", "c:0"])
     assert r.lines()[-2:] == ["writes=%d" % (15 * MIB), "close=0"], "not after close: %r" % r
     told = [l for l in r.messages() if "m.pt" in l and "Input/output error" in l]
     assert told, "nothing is said on stderr: %r" % r.err
@@ -253,9 +258,11 @@ def eio_after_close(fs, box):
 def eio_before_close(fs, box):
     old_save(box)
     fs.faults(errno.EIO)
-    for tail in (["w:0:4M:3", "f:0", "c:0"], ["f:0", "c:0"], ["c:0"]):
-        r = box.ops("o:0:wct:644:m.pt", "w:0:24M:2", "s:1500", *tail)
-        assert [l for l in r.lines()[2:] if l.endswith("=EIO")], "no EIO from %s: %r" % (tail, r)
+    for n, tail in enumerate((["w:0:4M:3", "f:0", "c:0"], ["f:0", "c:0"], ["c:0"]), 1):
+        p = box.start([victim("ops"), "o:0:wct:644:m.pt", "w:0:24M:2", "i", *tail], stdin=-1)
+        eventually("the error is known", lambda: (box.status() or {}).get("failures", 0) >= n, 30)
+        out, err = p.communicate("\n", timeout=60)
+        assert [l for l in out.splitlines()[2:] if l.endswith("=EIO")], "no EIO from %s: %s %s" % (tail, out, err)
         box.wait()
         assert whole(box) == ("whole", 1), whole(box)
 
@@ -264,7 +271,7 @@ def eio_then_delete(fs, box):
     """What is behind a failed save: deletions and replacements are not carried out."""
     old_save(box, "ck-1.pt")
     old_save(box, "latest", "8K")
-    r = paused(box, fs, 1000, ["o:0:wct:644:ck-2.pt", "W:0:9M:1"],
+    r = paused(box, fs, ["o:0:wct:644:ck-2.pt", "W:0:9M:1"],
                ["W:0:15M:2", "c:0", "o:1:wct:644:latest", "W:1:2:3", "c:1", "u:ck-1.pt"])
     box.wait()
     assert whole(box, "ck-1.pt") == ("whole", 1), "ck-1.pt was deleted behind a failed save: %r" % r

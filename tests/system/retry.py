@@ -197,18 +197,23 @@ def eio_heals(name, io):
     box = Box(name, base=os.path.join(fs.at, "b"), io=io, STAGING="128M", RETRY=30)
     try:
         assert box.native(save_argv(1), cwd=box.d).rc == 0
-        os.sync()
+        sync_disk(fs.at)
         ops = ["o:0:wct:644:m.pt", "W:0:9M:1", "s:300", "y:now", "i", "W:0:15M:2", "c:0"]
         p = box.start([victim("ops")] + ops, stdin=-1)
         while p.stdout.readline() != "now\n":
             assert p.poll() is None, p.stderr.read()
-        fs.faults(errno.EIO, 600)
+        fs.faults(errno.EIO, 60000)  # until it has closed the file
         p.stdin.write("\n")
         p.stdin.flush()
+        said = ""
+        while not said.endswith("close=0\n"):
+            said += p.stdout.readline()
+            assert p.poll() is None, said
+        fs.faults(errno.EIO)
         eventually("it is retried", lambda: retrying(box), 20)
         fs.faults()
         out, err = p.communicate(timeout=40)
-        assert "close=0" in out and fc.Result(0, out, err, 0).failures() == 0, (out, err, box.engine_log())
+        assert fc.Result(0, out, err, 0).failures() == 0, (out, err, box.engine_log())
         assert os.path.getsize(box.d + "/m.pt") == 24 * MIB
         native = box.native([victim("ops"), "o:0:wct:644:m.pt", "W:0:9M:1", "W:0:15M:2", "c:0"])
         assert native.rc == 0 and same_bytes(box.d + "/m.pt", box.native_d + "/m.pt"), "other bytes"

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: MIT
 //
 // faulty: a FUSE file system with one file, "image", kept in BACKING. A loop device over it is a disk that fails on
-// demand. CONTROL holds "ERRNO MS": until the monotonic clock shows MS, nothing is written; and with an ERRNO, a write
-// to a block that is in FREE (lines "FIRST COUNT", of 4 KiB) and was not written yet fails with it. All other blocks go
-// on working, and so do writes below 16 KiB: they may be metadata, whose loss makes the file system read-only.
+// demand. CONTROL holds "ERRNO MS": until the monotonic clock shows MS, or CONTROL says otherwise, nothing is written;
+// and with an ERRNO, a write to a block that is in FREE (lines "FIRST COUNT", of 4 KiB) and was not written yet fails
+// with it. All other blocks go on working, and so do writes below 16 KiB: they may be metadata, whose loss makes the
+// file system read-only.
 //   faulty MOUNTPOINT BACKING CONTROL FREE      (runs until it is unmounted)
 
 #define _GNU_SOURCE
@@ -48,16 +49,19 @@ static void attributes(struct fuse_attr *a, unsigned long long ino) {
 static int fault(unsigned long long off, size_t len) {
     char text[64];
     int err = 0;
-    long long until = 0;
-    ssize_t n = pread(control, text, sizeof text - 1, 0);
-    if (n > 0) {
-        text[n] = '\0';
-        char *end;
-        err = (int)strtol(text, &end, 10);
-        until = strtoll(end, NULL, 10);
-    }
-    struct timespec ts = {until / 1000, until % 1000 * 1000000L};
-    clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &ts, NULL);
+    struct timespec now, nap = {0, 2000000};
+    long long until = 0, ms = 0;
+    do {
+        ssize_t n = pread(control, text, sizeof text - 1, 0);
+        if (n > 0) {
+            text[n] = '\0';
+            char *end;
+            err = (int)strtol(text, &end, 10);
+            until = strtoll(end, NULL, 10);
+        }
+        clock_gettime(CLOCK_MONOTONIC, &now);
+        ms = now.tv_sec * 1000LL + now.tv_nsec / 1000000;
+    } while (ms < until && nanosleep(&nap, NULL) == 0);
     if (len < SMALL) {
         return 0; // may be metadata
     }
