@@ -29,11 +29,16 @@
 
 // ---- Opening
 
-/** Opens the directory of the user's below `dir`, which is made if it is missing. */
+/** Opens the directory of the user's below `dir`, which is made if it is missing. It outlives an exec, by which an
+ *  engine becomes a keeper, as all of the pair's descriptors do. */
 static int open_dir(const char *dir, char *why, size_t cap) {
     char sub[CONFIG_DIR_MAX], path[CONFIG_DIR_MAX];
     log_format(sub, sizeof sub, "%s/fastckpt-%u", dir, (unsigned)geteuid());
-    return runtime_open(sub, path, sizeof path, why, cap);
+    int fd = runtime_open(sub, path, sizeof path, why, cap);
+    if (fd >= 0) {
+        os_fcntl(fd, F_SETFD, 0);
+    }
+    return fd;
 }
 
 /** Makes the two files of this engine in it, the log locked. */

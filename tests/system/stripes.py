@@ -286,6 +286,25 @@ def status_of_stripes():
     whole(box, ["ckpt-%d.pt" % i for i in (1, 2, 3)])
 
 
+def keeper_killed():
+    """The engine that takes a dead keeper's place still has its stripes: what is saved then can be verified, and when
+    the pair leaves, nothing of it stays there."""
+    a, b = disk("sa"), disk("sb", fs="xfs")
+    target, box = slow_target("keeper", [a, b], bps=0)
+    assert saves(box, "-p", "before.pt", "-s", str(24 << 20), "-n", "1").rc == 0
+    s = box.status()
+    os.kill(s["keeper_pid"], signal.SIGKILL)
+    s = eventually("another pair", lambda: (lambda n: n and n["keeper_pid"] == s["engine_pid"] and n)(box.status()))
+    assert saves(box, "-p", "after.pt", "-s", str(24 << 20), "-n", "1").rc == 0 and box.wait().rc == 0
+    whole(box, ["before.pt", "after.pt"])
+    v = box.command("verify", os.path.join(box.d, "after.pt"))
+    assert v.rc == 0 and v.out.startswith("whole: "), v
+    os.kill(s["engine_pid"], signal.SIGTERM)
+    eventually("it leaves", lambda: not alive(s["engine_pid"]) and not alive(s["keeper_pid"]))
+    left = [n for at in (a.at, b.at) for n in os.listdir(os.path.join(at, "fastckpt-0")) if n[:4] != "sums"]
+    assert not left, left
+
+
 def space_comes_back():
     """What a save took of the stripes is free again while the engine lives on, and the next save finds room."""
     a, b = disk("sa", 300), disk("sb", 300, fs="xfs")
@@ -344,7 +363,7 @@ def eight_at_once(mib=200, bps=100_000_000, staging=256, within=0.2):
 
 
 SHORT = [("bytes-uring-ext4", bytes_arrive, "uring", "ext4"), ("full", full, USER), ("missing", missing),
-         ("turns", idle_ones_take_turns),
+         ("turns", idle_ones_take_turns), ("keeper-killed", keeper_killed),
          ("engine-killed", engine_killed), ("wrong-checksum", wrong_checksum), ("status", status_of_stripes),
          ("eight-small", eight_at_once, 24, 40_000_000, 64, 0.5)]  # of 16 chunks, two or three each
 LONG = [("bytes-threads-btrfs", bytes_arrive, "threads", "btrfs"), ("hold", hold_is_the_stripes),
