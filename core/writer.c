@@ -468,7 +468,10 @@ static int by_number(const void *a, const void *b) {
 void writer_rebuild(struct writer *w) {
     struct found *found = calloc(CHUNKS_MAX, sizeof *found);
     size_t n = 0;
-    for (unsigned c = 0; found && c < CHUNKS_MAX; c++) {
+    if (!found) {
+        abort(); // else these files would get their names without these bytes: the keeper makes another engine
+    }
+    for (unsigned c = 0; c < CHUNKS_MAX; c++) {
         uint64_t word = chunk_load(w->p, c);
         enum chunk_state s = chunk_word_state(word);
         if ((s != CHUNK_HANDED && s != CHUNK_FLYING) || (w->has && w->has(w->drain, c))) {
@@ -481,9 +484,7 @@ void writer_rebuild(struct writer *w) {
 #endif
         found[n++] = (struct found){chunk_word_number(word), c};
     }
-    if (found) {
-        qsort(found, n, sizeof *found, by_number);
-    }
+    qsort(found, n, sizeof *found, by_number);
     for (size_t i = 0; i < n; i++) {
         writer_add(w, found[i].chunk);
     }
