@@ -223,7 +223,8 @@ static void grow_done(struct io_job *job) {
     l->busy = false;
     if (job->result < 0) {
         l->no_room = true;
-        log_info("staging cannot grow beyond %u MiB: %s", l->resident * 64, log_errno(-job->result));
+        log_info("staging cannot grow beyond %lu MiB: %s", (unsigned long)(l->resident * STAGING_STEP / MIB),
+                 log_errno(-job->result));
         return;
     }
     l->p->st->steps[l->step] = 1;

@@ -238,8 +238,6 @@ static const struct {
     {EILSEQ, "Invalid or incomplete multibyte or wide character"},
     {EUCLEAN, "Structure needs cleaning"},
     {EBADMSG, "Bad message"},
-    {ENXIO, "No such device or address"},
-    {ENODEV, "No such device"},
     {EHOSTDOWN, "Host is down"},
     {EPROTO, "Protocol error"},
     {EOVERFLOW, "Value too large for defined data type"},

@@ -22,7 +22,6 @@
 #define BATCH   256 // files open at once
 #define READERS 8
 #define PIECE   MIB // read at once
-#define ALIGN   4096u
 
 struct target {
     const char *path;
@@ -68,7 +67,7 @@ static ssize_t read_at(int fd, char *buf, size_t len, off_t off) {
 /** The checksum goes on over a range. 0 or an error. */
 static int sum_range(int fd, const struct sum_range *r, char *buf, uint32_t *crc) {
     for (uint64_t at = r->off, end = r->off + r->len; at < end;) {
-        uint64_t from = align_down(at, ALIGN), to = min_u64(align_up(end, ALIGN), from + PIECE);
+        uint64_t from = align_down(at, DIRECT_ALIGN), to = min_u64(align_up(end, DIRECT_ALIGN), from + PIECE);
         ssize_t n = read_at(fd, buf, to - from, (off_t)from);
         if (n <= 0 || from + (uint64_t)n <= at) {
             return n < 0 ? (int)n : -EIO;
@@ -105,7 +104,7 @@ static void run_task(struct batch *b, const struct task *k, char *buf) {
 
 static void *reader(void *arg) {
     struct batch *b = arg;
-    char *buf = aligned_alloc(ALIGN, PIECE);
+    char *buf = aligned_alloc(DIRECT_ALIGN, PIECE);
     if (!buf) {
         abort();
     }
