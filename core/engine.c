@@ -203,8 +203,7 @@ static int start(struct engine *e, int fd_state) {
     rebuild(e);
     start_recovery(e);
     e->pass = 1;
-    intake_start(e);
-    return 0;
+    return intake_start(e);
 }
 
 // ---- The loop

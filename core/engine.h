@@ -60,7 +60,8 @@ extern _Atomic uint64_t engine_serving; // number of the entry that the loop car
 int engine_run(int fd_state);
 
 // intake.c
-void intake_start(struct engine *e);
+/** Begins to watch what the state has. 0 or an error: nothing would ever be heard. */
+int intake_start(struct engine *e);
 int intake_watch(struct engine *e, int fd, unsigned kind, unsigned index);
 /** Waits for events at most `timeout_ms` and reads what is there. */
 void intake_turn(struct engine *e, int timeout_ms);

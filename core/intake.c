@@ -19,11 +19,13 @@
 #define EVENTS_MAX 128
 #define DRAIN_MAX  512 // datagrams of one socket in one pass: more than its queue holds when the pass begins
 
-void intake_start(struct engine *e) {
+int intake_start(struct engine *e) {
     e->epoll = epoll_create1(0);
-    intake_watch(e, e->p.st->fd_listen, WATCH_LISTEN, 0);
-    intake_watch(e, e->p.st->fd_keeper, WATCH_KEEPER, 0);
-    intake_watch(e, io_event_fd(e->io), WATCH_IO, 0);
+    if (e->epoll < 0 || intake_watch(e, e->p.st->fd_listen, WATCH_LISTEN, 0) < 0 ||
+        intake_watch(e, e->p.st->fd_keeper, WATCH_KEEPER, 0) < 0 ||
+        intake_watch(e, io_event_fd(e->io), WATCH_IO, 0) < 0) {
+        return -errno;
+    }
     for (unsigned i = 0; i < CONNS_MAX; i++) {
         if (e->p.st->conns[i].fd > 0) {
             intake_watch(e, e->p.st->conns[i].fd, WATCH_CONN, i);
@@ -35,11 +37,30 @@ void intake_start(struct engine *e) {
             intake_watch(e, cl->pidfd, WATCH_CLIENT, i);
         }
     }
+    return 0;
 }
 
 int intake_watch(struct engine *e, int fd, unsigned kind, unsigned index) {
     struct epoll_event ev = {.events = EPOLLIN, .data.u64 = (uint64_t)kind << 32 | index};
     return epoll_ctl(e->epoll, EPOLL_CTL_ADD, fd, &ev) < 0 ? -errno : 0;
+}
+
+void intake_drop_conn(struct engine *e, unsigned conn) {
+    struct conn_slot *cs = &e->p.st->conns[conn];
+    unsigned client = cs->client;
+    int fd = cs->fd;
+    atomic_store(&cs->fd, 0);
+    os_close(fd);
+    if (client < CLIENTS_MAX && e->p.st->clients[client].tool) {
+        clients_gone(e, client);
+    }
+}
+
+static void cut_off(struct engine *e, unsigned conn, const char *why) {
+    unsigned client = e->p.st->conns[conn].client;
+    int pid = client < CLIENTS_MAX ? e->p.st->clients[client].pid : 0;
+    log_error("connection cut off: %s (process %d)", why, pid);
+    intake_drop_conn(e, conn);
 }
 
 static void accept_all(struct engine *e) {
@@ -64,26 +85,10 @@ static void accept_all(struct engine *e) {
         e->p.st->conns[i].client = NO_CLIENT;
         atomic_store_explicit(&e->p.st->conns[i].fd, fd, memory_order_release);
         BREAK_POINT("accept-recorded");
-        intake_watch(e, fd, WATCH_CONN, i);
+        if (intake_watch(e, fd, WATCH_CONN, i) < 0) {
+            cut_off(e, i, "it cannot be watched");
+        }
     }
-}
-
-void intake_drop_conn(struct engine *e, unsigned conn) {
-    struct conn_slot *cs = &e->p.st->conns[conn];
-    unsigned client = cs->client;
-    int fd = cs->fd;
-    atomic_store(&cs->fd, 0);
-    os_close(fd);
-    if (client < CLIENTS_MAX && e->p.st->clients[client].tool) {
-        clients_gone(e, client);
-    }
-}
-
-static void cut_off(struct engine *e, unsigned conn, const char *why) {
-    unsigned client = e->p.st->conns[conn].client;
-    int pid = client < CLIENTS_MAX ? e->p.st->clients[client].pid : 0;
-    log_error("connection cut off: %s (process %d)", why, pid);
-    intake_drop_conn(e, conn);
 }
 
 static bool is_known(const struct engine *e, const struct msg *m, unsigned client, unsigned conn) {
