@@ -89,11 +89,17 @@ static void adopt_tree(struct engine *e, unsigned self) {
     }
 }
 
+/** Takes the descriptor, but of an error. A tool's end is its hang-up; of another, which cannot be watched, we would
+ *  never hear. */
 static int new_client(struct engine *e, const struct msg_hello *h, int pidfd) {
     for (unsigned i = 0; i < CLIENTS_MAX; i++) {
         struct client_slot *cl = &e->p.st->clients[i];
         if (cl->used) {
             continue;
+        }
+        int r = h->tool ? 0 : intake_watch(e, pidfd, WATCH_CLIENT, i);
+        if (r < 0) {
+            return r;
         }
         memset(cl, 0, sizeof *cl);
         uint64_t now = (uint64_t)os_now_ns(CLOCK_MONOTONIC);
@@ -113,7 +119,6 @@ static int new_client(struct engine *e, const struct msg_hello *h, int pidfd) {
         BREAK_POINT("hello-used");
         e->clients_high = i >= e->clients_high ? i + 1 : e->clients_high;
         if (!h->tool) {
-            intake_watch(e, pidfd, WATCH_CLIENT, i);
             adopt_tree(e, i);
         }
         return (int)i;
@@ -371,34 +376,39 @@ bool clients_untold(const struct state *st) {
     return untold;
 }
 
+static void tell_failure(struct engine *e, unsigned conn, const struct msg *m) {
+    struct state *st = e->p.st;
+    unsigned client = st->conns[conn].client;
+    bool tool = client < CLIENTS_MAX && st->clients[client].tool;
+    struct msg a = {.type = MSG_FAILURES, .number = m->number};
+    struct failure *x = unread_failure(st, client, tool, m->number);
+    if (!x) {
+        entries_reply(e, conn, &a, -ENOENT, NULL, 0);
+        return;
+    }
+    log_format(a.u.text, sizeof a.u.text, "%s", x->text);
+    entries_reply(e, conn, &a, 0, NULL, 0);
+    st->failures_shown += tool && !x->fetched[tool];
+    x->fetched[tool] = m->number; // last: an engine that dies here says the same once more
+}
+
 bool clients_at_once(struct engine *e, unsigned conn, const struct msg *m, int *fds, int nfds) {
-    struct msg a;
-    unsigned client = e->p.st->conns[conn].client;
-    switch (m->type) {
-    case MSG_HELLO:
+    if (m->type == MSG_HELLO) {
         clients_hello(e, conn, m, fds, nfds);
         return true;
-    case MSG_STATUS:
-        a = (struct msg){.type = MSG_STATUS, .number = m->number};
-        clients_status(e, &a.u.status, m->slot);
-        entries_reply(e, conn, &a, 0, NULL, 0);
-        return true;
-    case MSG_FAILURES: {
-        struct state *st = e->p.st;
-        a = (struct msg){.type = MSG_FAILURES, .number = m->number};
-        bool tool = client < CLIENTS_MAX && st->clients[client].tool;
-        struct failure *x = unread_failure(st, client, tool, m->number);
-        if (!x) {
-            entries_reply(e, conn, &a, -ENOENT, NULL, 0);
-            return true;
-        }
-        log_format(a.u.text, sizeof a.u.text, "%s", x->text);
-        entries_reply(e, conn, &a, 0, NULL, 0);
-        st->failures_shown += tool && !x->fetched[tool];
-        x->fetched[tool] = m->number; // last: an engine that dies here says the same once more
-        return true;
     }
-    default:
+    if (m->type != MSG_STATUS && m->type != MSG_FAILURES) {
         return false;
     }
+    for (int i = 0; i < nfds; i++) {
+        os_close(fds[i]); // these questions have none, but a stranger may send some
+    }
+    if (m->type == MSG_FAILURES) {
+        tell_failure(e, conn, m);
+    } else {
+        struct msg a = {.type = MSG_STATUS, .number = m->number};
+        clients_status(e, &a.u.status, m->slot);
+        entries_reply(e, conn, &a, 0, NULL, 0);
+    }
+    return true;
 }

@@ -117,7 +117,8 @@ unsigned changes_before(const struct engine *e, uint64_t number);
 // clients.c
 /** Is there a failure that neither its process nor the fastckpt command has been told? */
 bool clients_untold(const struct state *st);
-/** Handles what has no place in the order: hello, status, failures. True when `m` was one of these. */
+/** Handles what has no place in the order: hello, status, failures. True when `m` was one of these: then it has taken
+ *  the descriptors, too. */
 bool clients_at_once(struct engine *e, unsigned conn, const struct msg *m, int *fds, int nfds);
 void clients_hello(struct engine *e, unsigned conn, const struct msg *m, int *fds, int nfds);
 void clients_status(struct engine *e, struct status *s, unsigned device);

@@ -6,6 +6,7 @@
 # How: SIGSTOP, random and nearly right datagrams (with descriptors) into its socket, SIGTERM in mid-save. Cannot see
 # attacks by the same user with a debugger.
 
+import errno
 import os
 import random
 import re
@@ -99,12 +100,9 @@ def talk(box, datagrams, fds=()):
 
 
 def magic():
-    """protocol.h's MSG_MAGIC where the sources are at hand (not in a user's copy), else what it was."""
-    try:
-        with open(os.path.join(ROOT, "core", "protocol.h")) as f:
-            return int(re.search(r"MSG_MAGIC\s+(0x[0-9a-fA-F]+)", f.read()).group(1), 16)
-    except OSError:
-        return 0x6b636631
+    """protocol.h's MSG_MAGIC."""
+    with open(os.path.join(ROOT, "core", "protocol.h")) as f:
+        return int(re.search(r"MSG_MAGIC\s+(0x[0-9a-fA-F]+)", f.read()).group(1), 16)
 
 
 def garbage():
@@ -134,6 +132,63 @@ def garbage():
     eventually("only real clients are left", lambda: box.status()["clients"] <= 1)
     fds = len(os.listdir("/proc/%d/fd" % after["engine_pid"]))
     assert fds < 100, "%d descriptors are left in the engine" % fds
+
+
+HELLO, FAILURES = 1, 19  # protocol.h's MSG_*
+
+
+def head(kind):
+    return struct.pack("<IHHQQIiQ", magic(), kind, 0, 1, 0, 0, 0, 0)
+
+
+def hello(box, pidfd, tool):
+    """Says hello with this descriptor. The connection, the answer's result, how many descriptors came with it."""
+    here = os.getcwd()
+    os.chdir(box.rt)
+    try:
+        s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        s.settimeout(5)
+        s.connect(sockets(box)[0])
+    finally:
+        os.chdir(here)
+    socket.send_fds(s, [head(HELLO) + struct.pack("<IiIIQQ", magic(), os.getpid(), tool, 0, 0, 0)], [pidfd])
+    answer, given, _, _ = socket.recv_fds(s, 4096, 8)
+    for fd in given:
+        os.close(fd)
+    kind, result = struct.unpack_from("<H", answer, 4)[0], struct.unpack_from("<i", answer, 28)[0]
+    assert kind == HELLO, answer[:40]
+    return s, result, len(given)
+
+
+def needless_descriptors():
+    """Questions that have none, sent with three descriptors each: the engine keeps none of them."""
+    box = Box("needless")
+    before = started(box)
+    fds = lambda: len(os.listdir("/proc/%d/fd" % before["engine_pid"]))  # noqa: E731
+    null, pidfd = os.open("/dev/null", os.O_RDWR), os.pidfd_open(os.getpid())
+    s, *answer = hello(box, pidfd, 1)
+    assert answer == [0, 3], answer
+    had = fds()
+    for _ in range(50):
+        socket.send_fds(s, [head(FAILURES) + bytes(720)], [null, null, null])
+        assert struct.unpack_from("<H", s.recv(4096), 4)[0] == FAILURES
+    assert fds() < had + 20, "%d descriptors, %d before" % (fds(), had)
+    os.close(null), os.close(pidfd), s.close()
+
+
+def nobody_unwatched():
+    """Who sends something else than a pidfd is no client: of its end the engine would never hear, and stay for ever."""
+    box = Box("unwatched")
+    before = started(box)
+    null, pidfd = os.open("/dev/null", os.O_RDWR), os.pidfd_open(os.getpid())
+    for fd, want in ((null, [-errno.EPERM, 0]), (pidfd, [0, 3])):
+        clients = eventually("the others are gone", lambda: (lambda s: not s["clients"] and s)(box.status()))
+        s, *answer = hello(box, fd, 0)
+        assert answer == want, (answer, want)
+        assert box.status()["clients"] == clients["clients"] + (not want[0]), box.status()
+        s.close()
+    os.close(null), os.close(pidfd)
+    assert box.status()["engine_pid"] == before["engine_pid"]
 
 
 def idle_connections():
@@ -198,4 +253,5 @@ def leaves_when_idle():
     assert r.rc == 0 and r.classes() == (1, 0, 0), repr(r)
 
 
-run_cases([(f.__name__, f) for f in (garbage, idle_connections, terminated, leaves_when_idle, stopped)])
+run_cases([(f.__name__, f) for f in (garbage, needless_descriptors, nobody_unwatched, idle_connections, terminated,
+                                     leaves_when_idle, stopped)])
