@@ -158,20 +158,9 @@ static bool is_crash(int status) {
 /** Notes the entry that the dying thread named; one that is named twice is not served again. */
 static void blame(struct state *st) {
     uint64_t number = atomic_exchange(&st->blame, 0);
-    if (!number) {
-        return;
+    if (number && state_blame(st, number)) {
+        log_error("entry %lu has crashed the engine twice: it is skipped", (unsigned long)number);
     }
-    for (unsigned i = 0; i < st->n_blamed; i++) {
-        if (st->blamed[i] == number) {
-            if (st->n_skip < ARRAY_LEN(st->skip)) {
-                st->skip[st->n_skip++] = number;
-            }
-            log_error("entry %lu has crashed the engine twice: it is skipped", (unsigned long)number);
-            return;
-        }
-    }
-    st->blamed[st->n_blamed % ARRAY_LEN(st->blamed)] = number;
-    st->n_blamed += st->n_blamed < ARRAY_LEN(st->blamed);
 }
 
 /** Makes engines until one leaves in peace. */

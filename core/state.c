@@ -159,6 +159,20 @@ void state_safe_now(struct state *st, struct file_slot *f) {
     }
 }
 
+bool state_blame(struct state *st, uint64_t number) {
+    const uint32_t cap = ARRAY_LEN(st->blamed);
+    for (uint32_t i = 0; i < st->n_blamed && i < cap; i++) {
+        if (st->blamed[i] == number) {
+            if (st->n_skip < ARRAY_LEN(st->skip)) {
+                st->skip[st->n_skip++] = number;
+            }
+            return true;
+        }
+    }
+    st->blamed[st->n_blamed++ % cap] = number;
+    return false;
+}
+
 void state_count(struct state *st, uint64_t dev, uint64_t bytes) {
     st->written_bytes += bytes;
     for (unsigned i = 0; i < TARGETS_MAX; i++) {

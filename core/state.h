@@ -204,12 +204,13 @@ struct state {
     uint32_t generation;
     uint32_t plain;         // after three crashes in a minute: threads, one entry at a time
     _Atomic uint64_t blame; // number of the entry whose thread crashed, written by the dying thread
-    uint64_t blamed[8];     // entries named once
-    uint32_t n_blamed;
+    uint64_t blamed[8];     // entries named once: a ring
+    uint32_t n_blamed;      // so many so far
     uint64_t skip[8]; // entries named twice: their file is failed
     uint32_t n_skip;
-    uint64_t fail_fence; // entries up to this number that delete or replace are not executed (failure behind failure)
-    uint64_t fail_from;  // ... and are behind this one, the first that failed
+    // Entries behind the first that failed, up to the fence, delete and replace nothing (failure behind failure). Noted
+    // by the loop and by the worker that publishes. 0: nothing has failed.
+    _Atomic uint64_t fail_from, fail_fence;
     struct broken broken[BROKEN_MAX];
     uint8_t steps[CHUNKS_MAX / 16]; // 1: this step of staging has memory
     // counters for status
@@ -251,14 +252,19 @@ void state_safe_now(struct state *st, struct file_slot *f);
 void state_sort_items(const struct state *st, uint32_t *items, uint32_t n);
 /** Bytes have reached a file on `dev`. */
 void state_count(struct state *st, uint64_t dev, uint64_t bytes);
+/** An entry has crashed the engine. True: for the second time, it is to be skipped from now on. */
+bool state_blame(struct state *st, uint64_t number);
 /** Closes every descriptor that is not recorded, but `keep` (-1: none). A new engine's first act. */
 void state_close_litter(const struct pair *p);
 
 /** Entries after `number`, up to `fence`, are behind a failure. One range for all failures, which only grows: what is
  *  behind the first may still be queued when the second is known. */
 static inline void state_fail(struct state *st, uint64_t number, uint64_t fence) {
-    st->fail_from = st->fail_fence ? min_u64(st->fail_from, number) : number;
-    st->fail_fence = max_u64(st->fail_fence, fence);
+    uint64_t from = atomic_load(&st->fail_from), to = atomic_load(&st->fail_fence);
+    while ((from == 0 || number < from) && !atomic_compare_exchange_weak(&st->fail_from, &from, number)) {
+    }
+    while (fence > to && !atomic_compare_exchange_weak(&st->fail_fence, &to, fence)) {
+    }
 }
 /** Was it queued behind a failure? Then it deletes and replaces nothing (P6). */
 static inline bool state_behind_failure(const struct state *st, uint64_t number) {

@@ -371,7 +371,8 @@ static void world_reset(enum sim_order order, uint64_t seed) {
     if (tier.on) {
         tier_reset(st);
     }
-    st->fail_fence = st->fail_from = st->failures_total = st->n_failures = st->generation = 0;
+    st->fail_fence = st->fail_from = 0;
+    st->failures_total = st->n_failures = st->generation = 0;
     st->plain = 0;
     memset(st->broken, 0, sizeof st->broken);
     world.p.t->names_count = 0;
