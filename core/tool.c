@@ -101,6 +101,11 @@ int tool_link_open(struct link *l, int dirfd, uint64_t key) {
     return 0;
 }
 
+void tool_link_close(struct link *l) {
+    os_close(l->sock);
+    munmap(l->numbers, NUMBERS_PAGE);
+}
+
 unsigned tool_find_engines(const struct config *c, int *ret_dir, uint64_t *keys) {
     char path[CONFIG_DIR_MAX], why[256] = "";
     *ret_dir = runtime_open(c->runtime_dir, path, sizeof path, why, sizeof why);
@@ -194,9 +199,9 @@ int tool_wait(const struct config *c, bool safe) {
                 r = 1;
             }
             result = r > result ? r : result;
-            os_close(side.sock);
+            tool_link_close(&side);
         }
-        os_close(l.sock);
+        tool_link_close(&l);
     }
     return result;
 }

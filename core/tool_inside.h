@@ -20,8 +20,10 @@ struct link {
 extern volatile sig_atomic_t tool_interrupts; // Ctrl-C so far
 void tool_on_interrupt(int sig);
 
-/** Connects to the engine with this key and says hello. The socket is the caller's to close. 0 or an error. */
+/** Connects to the engine with this key and says hello. The caller closes it. 0 or an error: there is nothing to close.
+ */
 int tool_link_open(struct link *l, int dirfd, uint64_t key);
+void tool_link_close(struct link *l);
 /** Sends a question and waits for its answer. `fds` (NULL: none) go with it, `*nfds` of them; those of the answer come
  *  back. Its result, or -ETIMEDOUT, -EPIPE. */
 int tool_ask(const struct link *l, struct msg *m, int *fds, int *nfds);

@@ -229,7 +229,7 @@ int tool_status(const struct config *c, bool json) {
         }
         if (r == 0) {
             shown += show(&l, json, &failed);
-            os_close(l.sock);
+            tool_link_close(&l);
         }
     }
     if (!shown && json) {
@@ -286,7 +286,7 @@ int tool_watch(const struct config *c, bool json) {
                 print_rate(&told, &r, json);
                 shown++;
             }
-            os_close(l.sock);
+            tool_link_close(&l);
         }
         if (!shown && !json) {
             printf("no engine is running\n");
