@@ -43,9 +43,9 @@ static int open_dir(const char *dir, char *why, size_t cap) {
 
 /** Makes the two files of this engine in it, the log locked. */
 static int open_files(struct state *st, unsigned i, int fd_dir) {
-    char name[64];
-    log_format(name, sizeof name, "%s.%u.log", st->stripe_id, i);
-    int fd_log = os_openat(fd_dir, name, O_CREAT | O_EXCL | O_RDWR, 0600);
+    char name[64], log[64];
+    log_format(log, sizeof log, "%s.%u.log", st->stripe_id, i);
+    int fd_log = os_openat(fd_dir, log, O_CREAT | O_EXCL | O_RDWR, 0600);
     int r = fd_log < 0 ? fd_log : stripelog_lock(fd_log);
     log_format(name, sizeof name, "%s.%u.data", st->stripe_id, i);
     int direct = st->config.direct == DIRECT_OFF ? 0 : O_DIRECT;
@@ -54,8 +54,11 @@ static int open_files(struct state *st, unsigned i, int fd_dir) {
         os_unlinkat(fd_dir, name, 0); // made all the same
         fd = os_openat(fd_dir, name, O_CREAT | O_EXCL | O_RDWR, 0600);
     }
-    if (fd < 0) {
+    if (fd < 0 && fd_log >= 0) {
+        os_unlinkat(fd_dir, log, 0);
         os_close(fd_log);
+    }
+    if (fd < 0) {
         return fd;
     }
     if (direct && !io_known_fs(fd)) {
