@@ -355,6 +355,7 @@ static void end_all(struct state *st, const uint32_t *slots, unsigned n, const i
     BREAK_POINT("end-appended");
     r = r == 0 && any ? sync_logs(st) : r;
     BREAK_POINT("end-synced");
+    st->log_bad |= any && r < 0; // what is emptied is not continued
     for (unsigned i = 0; i < STRIPES_MAX && any && r < 0; i++) {
         if (st->fd_stripe_log[i] > 0) {
             silence(st, i);
