@@ -308,6 +308,16 @@ class Box:
         r = self.command("wait", timeout=timeout)
         return r
 
+    def kill_pair(self):
+        """Kills keeper and engine at one instant, so that neither makes the other anew. The status before."""
+        s = eventually("an engine", self.status)
+        pids = s["keeper_pid"], s["engine_pid"]
+        for sig in (signal.SIGSTOP, signal.SIGKILL):
+            for pid in pids:
+                os.kill(pid, sig)
+        eventually("both are gone", lambda: not any(map(alive, pids)))
+        return s
+
     def engine_log(self):
         text = ""
         for n in os.listdir(self.rt):

@@ -304,10 +304,8 @@ def not_after_a_loss():
         fs.throttle(20 * MIB)
         p = box.start([PYTHON, "-c", code], stdin=subprocess.PIPE)
         assert p.stdout.readline() == "saved\n"
-        s = box.status()
+        s = box.kill_pair()
         assert s["pending_files"], "nothing was pending"
-        for pid in (s["keeper_pid"], s["engine_pid"]):
-            os.kill(pid, 9)
         fs.throttle(0)
         out, err = p.communicate("\n", timeout=60)
         assert out == "[5, 5, 5]\n[5, None, False]\n", "%s %s" % (out, err)

@@ -149,11 +149,9 @@ def slow_and_dead(io):
             slow.take(s["engine_pid"])
             eventually("something in flight", lambda: said.closed >= 1)
             st.nap(0.05, 0.4)
-            s = st.pair()
+            s = st.box.kill_pair() if both else st.pair()
             st.count.add(pending(s))
             if both:
-                send(signal.SIGSTOP, s["engine_pid"], s["keeper_pid"])
-                send(signal.SIGKILL, s["engine_pid"], s["keeper_pid"])
                 rc, err = end_of(p, said, st.box.status)
                 slow.limit(0)
                 st.from_disk()

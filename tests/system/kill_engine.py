@@ -19,7 +19,7 @@ from kills import SAVER, Counter, Said, check_history, pending, rotated  # noqa:
 KEEP = 2
 
 
-def kill_pair(box, count, victims):
+def kill_some(box, count, victims):
     """Kills what is named, if both live. True when it was done."""
     s = box.status()
     if not s or not alive(s["engine_pid"]):
@@ -48,7 +48,7 @@ def run(name, who, io, victims_of, wanted, fsync=False):
             said = Said(p)
             while p.poll() is None and count.more():
                 time.sleep(count.rng.uniform(0.05, 0.4))
-                kill_pair(box, count, victims_of(count.done))
+                kill_some(box, count, victims_of(count.done))
             fs.throttle(0)
             try:
                 rc = p.wait(60)

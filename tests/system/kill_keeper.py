@@ -8,7 +8,6 @@
 # How: as kill_engine.py. Cannot see a keeper that lives and does nothing.
 
 import os
-import signal
 import sys
 import time
 
@@ -43,11 +42,7 @@ def both_gone(who, io):
             p = box.start([SAVER, "-p", "ck-%d.pt", "-s", "20M", "-n", "6", "-w", "2M", "-d", "10"], cwd=d)
             said = Said(p)
             time.sleep(count.rng.uniform(0.2, 0.6))
-            s = eventually("an engine", box.status)
-            for sig in (signal.SIGSTOP, signal.SIGKILL):
-                for pid in (s["engine_pid"], s["keeper_pid"]):
-                    os.kill(pid, sig)
-            count.add(pending(s))
+            count.add(pending(box.kill_pair()))
             fs.throttle(0)
             try:
                 rc = p.wait(40)

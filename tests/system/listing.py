@@ -218,12 +218,8 @@ def after_restart():
     eventually("a new engine", lambda: (box.status() or {}).get("restarts", 0) == 1)
     p.stdin.write("\n"), p.stdin.flush()
     assert p.stdout.readline() == whole, "after a restart"
-    s = box.status()
+    s = box.kill_pair()
     assert s["pending_files"] >= 2, "nothing is pending after the restart: %s" % s
-    for pid in (s["keeper_pid"], s["engine_pid"]):
-        os.kill(pid, signal.SIGSTOP)
-    for pid in (s["keeper_pid"], s["engine_pid"]):
-        os.kill(pid, signal.SIGKILL)
     p.stdin.write("\n"), p.stdin.flush()
     line = p.stdout.readline()
     there = "note.txt old.pt sub".split()

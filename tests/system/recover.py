@@ -13,7 +13,6 @@ import contextlib
 import errno
 import os
 import random
-import signal
 import sys
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
@@ -26,10 +25,7 @@ SLOW = 4 << 20
 
 
 def kill_pair(box, target):
-    s = box.status()
-    for pid in (s["keeper_pid"], s["engine_pid"]):
-        os.kill(pid, signal.SIGKILL)
-    eventually("both are gone", lambda: not alive(s["engine_pid"]) and not alive(s["keeper_pid"]))
+    box.kill_pair()
     target.throttle(0)
     eventually("its locks are free", lambda: "in use" not in box.command("recover", "--dry-run").out)
 

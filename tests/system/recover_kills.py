@@ -8,7 +8,6 @@
 # still at work; after each the names have to be a state of the rotation. To 1,000 in tests/long/stripes_kills.py.
 # Cannot see power cuts (tests/long/stripes_cut.py, tests/unit/test_crash_stripes.c).
 
-import contextlib
 import os
 import random
 import signal
@@ -62,12 +61,8 @@ def one_kill(box, target, rng, said):
     s = box.status() or s
     counted = bool(s.get("pending_files"))
     p.kill()
-    while s.get("engine_pid"):  # the one that is killed first may have made another engine
-        for pid in (s["keeper_pid"], s["engine_pid"]):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        eventually("both are gone", lambda: not alive(s["keeper_pid"]) and not alive(s["engine_pid"]))
-        s = box.status() or {}
+    if s.get("engine_pid"):
+        box.kill_pair()
     said += ": %s" % p.communicate()[1].splitlines()
     target.throttle(0)
     for _ in range(rng.choice([0, 0, 1, 2])):

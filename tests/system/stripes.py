@@ -192,10 +192,8 @@ def pair_killed():
     for name in ("ckpt-1.pt", "ckpt-2.pt"):
         saves(box, "-p", name, "-s", "100", "-n", "1", shim=False)
     p = box.start([SAVER, "-s", str(150 << 20), "-n", "3", "-F", "1", "-t", "300"])
-    s = eventually("chunks on a stripe only", lambda: (box.status() or {}).get("pending_bytes", 0) > (90 << 20) and
-                   box.status(), 20)
-    for pid in (s["keeper_pid"], s["engine_pid"]):
-        os.kill(pid, signal.SIGKILL)
+    eventually("chunks on a stripe only", lambda: (box.status() or {}).get("pending_bytes", 0) > (90 << 20), 20)
+    box.kill_pair()
     target.throttle(0)
     out, err = p.communicate(timeout=60)
     assert "lost: %s/ckpt-1.pt" % box.d in err, err
