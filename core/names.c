@@ -49,8 +49,24 @@ static unsigned said_by(const struct file_slot *f, struct said *s) {
     }
 }
 
-static bool same_inode(const struct file_slot *a, const struct file_slot *b) {
-    return a != b && a->ino == b->ino && a->dev == b->dev;
+static bool says(const struct file_slot *f, uint64_t hash, struct said *s) {
+    bool silent = f->state == FILE_FREE || f->dropped || f->unnamed || (f->state == FILE_CLOSED && f->done);
+    unsigned n = silent ? 0 : said_by(f, s);
+    for (unsigned i = 0; i < n; i++) {
+        if (s[i].hash == hash) {
+            s[0] = s[i];
+            return true;
+        }
+    }
+    return false;
+}
+
+/** Who has the last say about a name: the later one; but a file that is only followed says least. It may have been
+ *  taken back before it was published, and until then its directory does not show it. */
+static bool beats(const struct file_slot *a, enum name_state says_a, const struct file_slot *b,
+                  enum name_state says_b) {
+    bool follows_a = says_a == NAME_FOLLOWED, follows_b = says_b == NAME_FOLLOWED;
+    return follows_a == follows_b ? a->id > b->id : follows_b;
 }
 
 static void put(struct pair *p, unsigned slot, const struct said *s) {
@@ -66,13 +82,10 @@ static void put(struct pair *p, unsigned slot, const struct said *s) {
                 break;
             }
         } else if ((w & NAME_HASH_MASK) == hash) {
-            struct file_slot *there = &p->st->files[name_word_file(w) % FILES_MAX];
-            if (there->state != FILE_FREE && there->id > p->st->files[slot].id) {
-                return; // a newer file of this name: the old one's close does not hide it
-            }
-            struct file_slot *mine = &p->st->files[slot];
-            if (s->state == NAME_FOLLOWED && name_word_state(w) != NAME_FOLLOWED && same_inode(there, mine)) {
-                there->over = 1; // taken back before it was published: its directory does not show it yet
+            struct file_slot *there = &p->st->files[name_word_file(w) % FILES_MAX], *mine = &p->st->files[slot];
+            struct said other[SAID_MAX];
+            if (there != mine && says(there, hash, other) && beats(there, other[0].state, mine, s->state)) {
+                there->over = 1;
                 return;
             }
             mine->over |= there != mine;
@@ -107,30 +120,18 @@ static void sweep(struct tables *t, size_t at) {
     }
 }
 
-static bool says(const struct file_slot *f, uint64_t hash, struct said *s) {
-    bool silent = f->state == FILE_FREE || f->dropped || f->unnamed || (f->state == FILE_CLOSED && f->done);
-    unsigned n = silent ? 0 : said_by(f, s);
-    for (unsigned i = 0; i < n; i++) {
-        if (s[i].hash == hash) {
-            s[0] = s[i];
-            return true;
-        }
-    }
-    return false;
-}
-
 /** The word that has the last say once `gone` is silent: an older entry may not have been carried out yet. 0: none. */
 static uint64_t word_below(const struct pair *p, unsigned gone, uint64_t hash) {
-    uint64_t word = 0, id = 0;
-    struct said s[SAID_MAX];
+    const struct file_slot *best = NULL;
+    struct said s[SAID_MAX], said = {0};
     for (unsigned i = 0; i < FILES_MAX; i++) {
         const struct file_slot *f = &p->st->files[i];
-        if (i != gone && f->id > id && says(f, hash, s)) {
-            id = f->id;
-            word = name_word(hash, s[0].state, i);
+        if (i != gone && says(f, hash, s) && (!best || beats(f, s[0].state, best, said.state))) {
+            best = f;
+            said = s[0];
         }
     }
-    return word;
+    return best ? name_word(hash, said.state, (unsigned)(best - p->st->files)) : 0;
 }
 
 static void take_out(struct pair *p, unsigned slot, uint64_t hash) {
@@ -144,6 +145,7 @@ static void take_out(struct pair *p, unsigned slot, uint64_t hash) {
         if (w != NAME_GONE && (w & NAME_HASH_MASK) == hash) {
             uint64_t below = name_word_file(w) == slot && p->st->files[slot].over ? word_below(p, slot, hash) : 0;
             if (below) {
+                p->st->files[name_word_file(below)].over = 1; // there may be more behind it
                 atomic_store_explicit(&t->names[at], below, memory_order_release);
             } else if (name_word_file(w) == slot) {
                 atomic_store_explicit(&t->names[at], NAME_GONE, memory_order_seq_cst);
