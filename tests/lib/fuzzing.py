@@ -113,6 +113,10 @@ class Fuzzer:
             os.chmod(path, int(w[1], 8))
 
     def remove(self, d):
+        for top, dirs, _ in os.walk(d):  # scripts close directories, too
+            for n in dirs:
+                if not os.path.islink(os.path.join(top, n)):
+                    os.chmod(os.path.join(top, n), 0o755)
         shutil.rmtree(d)
 
     def run_side(self, side, scripts, timeout):

@@ -240,8 +240,4 @@ class NameFuzzer(fuzzing.Fuzzer):
     def remove(self, d):
         if getattr(self, "fixed", False):
             subprocess.run(["chattr", "-R", "-i", d], stderr=subprocess.DEVNULL, check=False)
-        for top, dirs, _ in os.walk(d):
-            for n in dirs:
-                if not os.path.islink(os.path.join(top, n)):
-                    os.chmod(os.path.join(top, n), 0o755)
         super().remove(d)
