@@ -337,19 +337,20 @@ ssize_t file_pwrite(struct file *f, int fd, const void *buf, size_t len, off_t o
     return off < 0 ? os_pwrite(fd, buf, len, off) : any_write(f, fd, &iov, 1, off);
 }
 
-// The vector itself may lie in memory that is not there.
-static bool vector_readable(const struct iovec *iov, int n) {
+// The vector itself may lie in memory that is not there, or have lengths that the kernel refuses before it looks at
+// what they are of.
+static bool vector_fine(const struct iovec *iov, int n) {
     struct iovec whole = {(void *)iov, (size_t)n * sizeof *iov};
-    return n > 0 && n <= IOV_MAX && readable(&whole, 1);
+    return n > 0 && n <= IOV_MAX && readable(&whole, 1) && total(iov, n) >= 0;
 }
 
 ssize_t file_writev(struct file *f, int fd, const struct iovec *iov, int n) {
-    return vector_readable(iov, n) ? any_write(f, fd, iov, n, -1) : OS_CALL(SYS_writev, fd, iov, n, 0, 0, 0);
+    return vector_fine(iov, n) ? any_write(f, fd, iov, n, -1) : OS_CALL(SYS_writev, fd, iov, n, 0, 0, 0);
 }
 
 ssize_t file_pwritev(struct file *f, int fd, const struct iovec *iov, int n, off_t off) {
-    return off >= 0 && vector_readable(iov, n) ? any_write(f, fd, iov, n, off)
-                                               : OS_CALL(SYS_pwritev, fd, iov, n, off, 0, 0);
+    return off >= 0 && vector_fine(iov, n) ? any_write(f, fd, iov, n, off)
+                                           : OS_CALL(SYS_pwritev, fd, iov, n, off, 0, 0);
 }
 
 void file_before_libc(struct file *f, int fd, off_t to) {
@@ -406,7 +407,7 @@ off_t file_lseek(struct file *f, int fd, off_t off, int whence) {
         if (!far && to < (off_t)f->staged_end && fd_has_stream(f)) {
             file_settle_locked(f, fd); // libc may write here
         }
-        r = far ? -EOVERFLOW : os_lseek(fd, to, SEEK_SET);
+        r = far ? -EINVAL : os_lseek(fd, to, SEEK_SET);
     } else {
         if (whence != SEEK_END || file_has_spawned(f)) { // only the kernel knows, once it has all
             file_settle_locked(f, fd);

@@ -93,11 +93,11 @@ int hook_dup(int fd) {
 }
 
 // `to` is about to be replaced by a duplicate of `from`: a captured file there closes, one of ours moves away.
-static void before_replace(int from, int to) {
+static void before_replace(int from, int to, int flags) {
     if (LIKELY(fd_peek(to) == NULL && !client_owns_fd(to))) {
         return;
     }
-    if (from == to || os_fcntl(from, F_GETFD, 0) < 0) {
+    if (from == to || (flags & ~O_CLOEXEC) != 0 || os_fcntl(from, F_GETFD, 0) < 0) {
         return; // the call fails, and changes nothing
     }
     struct file *f = fd_peek(to) != NULL ? fd_get(to, true) : NULL;
@@ -116,14 +116,14 @@ static int replaced(int r, int from, int to) {
 }
 
 int hook_dup2(int from, int to) {
-    before_replace(from, to);
+    before_replace(from, to, 0);
     int r = (int)NATIVE_OR(dup2, from == to ? os_fcntl(from, F_GETFD, 0) < 0 ? -EBADF : to : RAW(SYS_dup3, from, to, 0),
                            from, to);
     return replaced(r, from, to);
 }
 
 int hook_dup3(int from, int to, int flags) {
-    before_replace(from, to);
+    before_replace(from, to, flags);
     return replaced((int)NATIVE(dup3, SYS_dup3, from, to, flags), from, to);
 }
 

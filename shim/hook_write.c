@@ -62,70 +62,92 @@ ssize_t hook_pwritev2(int fd, const struct iovec *iov, int n, off_t off, int fla
                                          : hook_ret(OS_CALL(SYS_pwritev2, fd, iov, n, off, 0, flags));
 }
 
-// Copies in the kernel stage like any write: through a buffer of our own. Only from a regular file: what else there is
-// has rules of its own.
-static bool pumps(const struct file *out, int in) {
+// Where a copy begins, if not where the descriptor is. The program's pointer may be wild.
+struct from {
+    off_t *program; // NULL: the descriptor's
+    off_t at;
+};
+
+static bool fetch_offset(struct from *o, off_t *program) {
+    *o = (struct from){program, 0};
+    return program == NULL || hook_fetch(&o->at, program, sizeof o->at);
+}
+
+static int store_offset(const struct from *o) {
+    return o->program == NULL || hook_store(o->program, &o->at, sizeof o->at) ? 0 : -EFAULT;
+}
+
+// Copies in the kernel stage like any write: through a buffer of our own. Only from a regular file and with nothing odd
+// about the call: what else there is has rules of its own, which the kernel knows.
+static bool pumps(const struct file *out, const struct from *to, int in, const struct from *from, size_t len) {
     struct stat st;
-    return out != NULL && !out->followed && !out->native && !out->inherited && os_fstat(in, &st) == 0 &&
-           S_ISREG(st.st_mode) && (st.st_dev != out->dev || st.st_ino != out->ino);
+    return out != NULL && !out->followed && !out->native && !out->inherited && len <= INT64_MAX / 2 && from->at >= 0 &&
+           to->at >= 0 && to->at <= INT64_MAX / 2 && os_fstat(in, &st) == 0 && S_ISREG(st.st_mode) &&
+           (st.st_dev != out->dev || st.st_ino != out->ino) && from->at <= st.st_size &&
+           (os_fcntl(in, F_GETFL, 0) & (O_ACCMODE | O_PATH)) != O_WRONLY;
 }
 
 // One piece. Its length, 0 at the end of `in`, or an error.
-static ssize_t pump_piece(struct file *f, int out, off_t *out_off, int in, off_t *in_off, void *buf, size_t len) {
-    ssize_t n = in_off != NULL ? os_pread(in, buf, len, *in_off) : os_read(in, buf, len);
+static ssize_t pump_piece(struct file *f, int out, struct from *to, int in, struct from *from, void *buf, size_t len) {
+    ssize_t n = from->program != NULL ? os_pread(in, buf, len, from->at) : os_read(in, buf, len);
     if (n <= 0) {
         return n;
     }
-    ssize_t w = out_off != NULL ? file_pwrite(f, out, buf, (size_t)n, *out_off) : file_write(f, out, buf, (size_t)n);
-    if (in_off == NULL && w < n) {
+    ssize_t w = to->program != NULL ? file_pwrite(f, out, buf, (size_t)n, to->at) : file_write(f, out, buf, (size_t)n);
+    if (from->program == NULL && w < n) {
         os_lseek(in, (w < 0 ? 0 : w) - n, SEEK_CUR); // not taken
     }
-    if (w > 0 && in_off != NULL) {
-        *in_off += w;
-    }
-    if (w > 0 && out_off != NULL) {
-        *out_off += w;
-    }
+    from->at += w > 0 ? w : 0;
+    to->at += w > 0 ? w : 0;
     return w;
 }
 
-static ssize_t pump(struct file *f, int out, off_t *out_off, int in, off_t *in_off, size_t len) {
+static ssize_t pump(struct file *f, int out, struct from *to, int in, struct from *from, size_t len) {
     void *buf = os_mmap(NULL, PUMP_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (os_is_err(buf)) {
         return -ENOMEM;
     }
     ssize_t done = 0, n = 0;
     len = min_u64(len, RETURN_MAX);
-    do {
-        n = pump_piece(f, out, out_off, in, in_off, buf, min_u64(len - (size_t)done, PUMP_BYTES));
-        done += n > 0 ? n : 0;
-    } while (n > 0 && (size_t)done < len);
+    while ((size_t)done < len) {
+        n = pump_piece(f, out, to, in, from, buf, min_u64(len - (size_t)done, PUMP_BYTES));
+        if (n <= 0) {
+            break;
+        }
+        done += n;
+    }
     os_munmap(buf, PUMP_BYTES);
-    return done > 0 ? done : n;
+    int r = store_offset(from) < 0 || store_offset(to) < 0 ? -EFAULT : 0;
+    return r < 0 ? r : done > 0 ? done : n;
+}
+
+// A copy to a captured file. True: *ret is its result. Else it is the kernel's, behind what is staged.
+static bool pumped(int out, off_t *out_off, int in, off_t *in_off, size_t len, bool plain, ssize_t *ret) {
+    struct file *f = hook_captured(out);
+    struct from from, to;
+    *ret = hook_settled(in);
+    if (LIKELY(f == NULL) || *ret < 0) {
+        return *ret < 0;
+    }
+    if (plain && fetch_offset(&from, in_off) && fetch_offset(&to, out_off) && pumps(f, &to, in, &from, len)) {
+        *ret = pump(f, out, &to, in, &from, len);
+        return true;
+    }
+    *ret = file_settle(f, out);
+    return *ret < 0;
 }
 
 ssize_t hook_sendfile(int out, int in, off_t *off, size_t len) {
-    struct file *f = hook_captured(out);
-    int r = hook_settled(in);
-    if (UNLIKELY(f != NULL) && r >= 0) {
-        if (pumps(f, in)) {
-            return hook_ret(pump(f, out, NULL, in, off, len));
-        }
-        r = file_settle(f, out);
-    }
-    return r < 0 ? hook_ret(r) : NATIVE(sendfile, SYS_sendfile, out, in, off, len);
+    ssize_t r;
+    return pumped(out, NULL, in, off, len, true, &r) ? hook_ret(r) : NATIVE(sendfile, SYS_sendfile, out, in, off, len);
 }
 
 ssize_t hook_copy_file_range(int in, off_t *in_off, int out, off_t *out_off, size_t len, unsigned flags) {
-    struct file *f = hook_captured(out);
-    int r = hook_settled(in);
-    if (UNLIKELY(f != NULL) && r >= 0) {
-        if (flags == 0 && pumps(f, in)) {
-            return hook_ret(pump(f, out, out_off, in, in_off, len));
-        }
-        r = file_settle(f, out);
+    ssize_t r;
+    if (pumped(out, out_off, in, in_off, len, flags == 0, &r)) {
+        return hook_ret(r);
     }
-    return r < 0 ? hook_ret(r) : NATIVE(copy_file_range, SYS_copy_file_range, in, in_off, out, out_off, len, flags);
+    return NATIVE(copy_file_range, SYS_copy_file_range, in, in_off, out, out_off, len, flags);
 }
 
 ssize_t hook_splice(int in, off_t *in_off, int out, off_t *out_off, size_t len, unsigned flags) {
@@ -223,7 +245,9 @@ int hook_fdatasync(int fd) {
 
 int hook_sync_file_range(int fd, off_t off, off_t len, unsigned flags) {
     struct file *f = hook_captured(fd);
-    if (UNLIKELY(f != NULL) && flags == SYNC_FILE_RANGE_WRITE) {
+    off_t end;
+    if (UNLIKELY(f != NULL) && flags == SYNC_FILE_RANGE_WRITE && off >= 0 && len >= 0 &&
+        !__builtin_add_overflow(off, len, &end)) {
         return 0; // "begin to write": the engine has
     }
     int r = f != NULL ? file_settle(f, fd) : 0;
