@@ -10,9 +10,11 @@
 #include <string.h>
 #include <unistd.h>
 
-// A call by name on a captured or pending name: `lent` is to be used. False: the name is native.
+// A call by name on a captured or pending name: `lent` is to be used. False: the name is native, or the kernel refuses
+// the flags.
 static inline bool lend(int dirfd, const char *path, int flags, unsigned how, struct lent *lent) {
-    return !names_native() && names_lend(dirfd, path, !(flags & AT_SYMLINK_NOFOLLOW), how, lent);
+    return !names_native() && !(flags & ~(AT_SYMLINK_NOFOLLOW | AT_EMPTY_PATH)) &&
+           names_lend(dirfd, path, !(flags & AT_SYMLINK_NOFOLLOW), how, lent);
 }
 
 // Calls on a lent inode go where the program's own would: another preload behind us (fakeroot) may answer them. This is
@@ -217,12 +219,21 @@ int hook_futimesat(int dirfd, const char *path, const struct timeval tv[2]) {
     return LIKELY(REAL(futimesat) != NULL) ? real.futimesat(dirfd, path, tv) : (int)hook_ret(-ENOSYS);
 }
 
-static const struct timespec now_both[2] = {{0, UTIME_NOW}, {0, UTIME_NOW}};
+// The program's times; NULL means now. False: a wild pointer, which the kernel refuses.
+static bool fetch_times(struct timespec to[2], const struct timespec from[2]) {
+    static const struct timespec now[2] = {{0, UTIME_NOW}, {0, UTIME_NOW}};
+    if (from == NULL) {
+        memcpy(to, now, sizeof now);
+        return true;
+    }
+    return hook_fetch(to, from, 2 * sizeof *to);
+}
 
 int hook_futimens(int fd, const struct timespec ts[2]) {
     struct file *f = hook_captured(fd);
+    struct timespec kept[2];
     int r;
-    if (UNLIKELY(f != NULL) && !keep_times(f, fd, ts != NULL ? ts : now_both, &r)) {
+    if (UNLIKELY(f != NULL) && fetch_times(kept, ts) && !keep_times(f, fd, kept, &r)) {
         return r;
     }
     before_mode(fd, ".");
@@ -230,9 +241,16 @@ int hook_futimens(int fd, const struct timespec ts[2]) {
 }
 
 int hook_utimensat(int dirfd, const char *path, const struct timespec ts[2], int flags) {
+    struct timespec given[2];
     struct lent l;
-    if (path != NULL && lend_for_times(dirfd, path, flags, &l)) {
-        return set_times(&l, ts != NULL ? ts : now_both);
+    struct file *f = hook_captured(dirfd);
+    int r;
+    if (UNLIKELY(f != NULL) && path != NULL && hook_by_descriptor(path, flags)) {
+        if (fetch_times(given, ts) && !keep_times(f, dirfd, given, &r)) {
+            return r;
+        }
+    } else if (path != NULL && !names_native() && fetch_times(given, ts) && lend_for_times(dirfd, path, flags, &l)) {
+        return set_times(&l, given);
     }
     return (int)NATIVE(utimensat, SYS_utimensat, dirfd, path, ts, flags);
 }

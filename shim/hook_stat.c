@@ -4,9 +4,8 @@
 // name is its inode (design 5); with nothing pending a call by name costs one load.
 
 #include "client.h"
-#include "fdtable.h"
+#include "hook_inside.h"
 #include "namecalls.h"
-#include "real.h"
 
 #include <string.h>
 #include <unistd.h>
@@ -16,6 +15,9 @@
 #else
 #define RAW_FSTATAT SYS_fstatat
 #endif
+
+// What the kernel refuses is its own to refuse.
+#define STAT_FLAGS (AT_SYMLINK_NOFOLLOW | AT_NO_AUTOMOUNT | AT_EMPTY_PATH | AT_STATX_SYNC_TYPE)
 
 // fstat of a lent inode, corrected. 0 or a negative errno.
 static int stat_lent(struct lent *l, struct stat *st) {
@@ -33,7 +35,7 @@ static int stat_lent(struct lent *l, struct stat *st) {
 // Answers for a captured or pending name. True: *ret is libc's result.
 static bool answered(int dirfd, const char *path, int flags, struct stat *st, int *ret) {
     struct lent lent;
-    if (names_native()) {
+    if (names_native() || (flags & ~STAT_FLAGS) != 0) {
         return false;
     }
     if (!names_lend(dirfd, path, !(flags & AT_SYMLINK_NOFOLLOW), 0, &lent)) {
@@ -94,10 +96,6 @@ int hook_fstat(int fd, struct stat *st) {
     return corrected((int)NATIVE(fstat, SYS_fstat, fd, st), fd, st);
 }
 
-static bool by_descriptor(const char *path, int flags) {
-    return (flags & AT_EMPTY_PATH) && (path == NULL || (guard_readable(path) && path[0] == '\0'));
-}
-
 // Is the answer the kernel's, whatever `path` is? One question, before a program's pointer is looked at.
 static inline bool plain(int dirfd) {
     return LIKELY(fd_peek(dirfd) == NULL && names_native() && !client_owns_fd(dirfd));
@@ -108,11 +106,11 @@ int hook_fstatat(int dirfd, const char *path, struct stat *st, int flags) {
     if (plain(dirfd)) {
         return (int)NATIVE(fstatat, RAW_FSTATAT, dirfd, path, st, flags);
     }
-    if (!by_descriptor(path, flags) && answered(dirfd, path, flags, st, &r)) {
+    if (!hook_by_descriptor(path, flags) && answered(dirfd, path, flags, st, &r)) {
         return r;
     }
     r = (int)NATIVE(fstatat, RAW_FSTATAT, dirfd, path, st, flags);
-    return by_descriptor(path, flags) ? corrected(r, dirfd, st) : r;
+    return hook_by_descriptor(path, flags) ? corrected(r, dirfd, st) : r;
 }
 
 // The forms of programs built before glibc 2.33. `ver` is the layout of struct stat; libc says which it knows.
@@ -139,11 +137,11 @@ int hook___fxstatat(int ver, int dirfd, const char *path, struct stat *st, int f
     if (plain(dirfd)) {
         return (int)NATIVE_OR(__fxstatat, RAW(RAW_FSTATAT, dirfd, path, st, flags), ver, dirfd, path, st, flags);
     }
-    if (!by_descriptor(path, flags) && answered(dirfd, path, flags, st, &r)) {
+    if (!hook_by_descriptor(path, flags) && answered(dirfd, path, flags, st, &r)) {
         return r;
     }
     r = (int)NATIVE_OR(__fxstatat, RAW(RAW_FSTATAT, dirfd, path, st, flags), ver, dirfd, path, st, flags);
-    return by_descriptor(path, flags) ? corrected(r, dirfd, st) : r;
+    return hook_by_descriptor(path, flags) ? corrected(r, dirfd, st) : r;
 }
 
 // What a corrected struct stat has and the kernel's statx has not.
@@ -160,7 +158,7 @@ static void put_statx(struct statx *x, const struct stat *st) {
 static bool statx_answered(int dirfd, const char *path, int flags, unsigned mask, struct statx *x, int *ret) {
     struct lent lent;
     struct stat st;
-    if (names_native()) {
+    if (names_native() || (flags & ~STAT_FLAGS) != 0) {
         return false;
     }
     if (!names_lend(dirfd, path, !(flags & AT_SYMLINK_NOFOLLOW), 0, &lent)) {
@@ -184,12 +182,12 @@ int hook_statx(int dirfd, const char *path, int flags, unsigned mask, struct sta
     if (plain(dirfd)) {
         return (int)NATIVE(statx, SYS_statx, dirfd, path, flags, mask, x);
     }
-    if (!by_descriptor(path, flags) && statx_answered(dirfd, path, flags, mask, x, &r)) {
+    if (!hook_by_descriptor(path, flags) && statx_answered(dirfd, path, flags, mask, x, &r)) {
         return r;
     }
     r = (int)NATIVE(statx, SYS_statx, dirfd, path, flags, mask, x);
     struct stat st;
-    if (r == 0 && by_descriptor(path, flags) &&
+    if (r == 0 && hook_by_descriptor(path, flags) &&
         UNLIKELY(fd_peek(dirfd) != NULL || x->stx_nlink == 0 || !names_native()) && os_fstat(dirfd, &st) == 0) {
         r = corrected(0, dirfd, &st);
         put_statx(x, &st);
@@ -229,11 +227,14 @@ int hook_faccessat(int dirfd, const char *path, int mode, int flags) {
 }
 
 int hook_euidaccess(const char *path, int mode) {
-    int r;
-    if (access_answered(AT_FDCWD, path, mode, AT_EACCESS, &r)) {
+    struct lent lent;
+    bool hit = REAL(euidaccess) != NULL && UNLIKELY(!names_native()) && names_lend(AT_FDCWD, path, true, 0, &lent);
+    if (UNLIKELY(hit)) {
+        int r = real.euidaccess(lent.path, mode);
+        names_return(&lent);
         return r;
     }
-    return REAL(euidaccess) != NULL ? real.euidaccess(path, mode) : (int)hook_ret(-ENOSYS);
+    return LIKELY(real.euidaccess != NULL) ? real.euidaccess(path, mode) : (int)hook_ret(-ENOSYS);
 }
 
 #define HOOKS_STAT
