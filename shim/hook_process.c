@@ -35,6 +35,11 @@ static bool carries_shim(char *const envp[]) {
     return false;
 }
 
+// A program that libc looks for along PATH has no place that is known before.
+static const char *if_path(const char *file) {
+    return guard_readable(file) && strchr(file, '/') != NULL ? file : NULL;
+}
+
 // A program without the shim reads what this process has closed: it is published first. In a vfork child as well, which
 // asks by its parent's connections: it changes nothing of the parent's, and a child's own descriptor is seen to be none
 // of ours.
@@ -76,12 +81,12 @@ int hook_execv(const char *path, char *const argv[]) {
 }
 
 int hook_execvp(const char *file, char *const argv[]) {
-    before_exec(AT_FDCWD, file, environ);
+    before_exec(AT_FDCWD, if_path(file), environ);
     return REAL(execvp) != NULL ? real.execvp(file, argv) : (int)hook_ret(-ENOSYS);
 }
 
 int hook_execvpe(const char *file, char *const argv[], char *const envp[]) {
-    before_exec(AT_FDCWD, file, envp);
+    before_exec(AT_FDCWD, if_path(file), envp);
     return REAL(execvpe) != NULL ? real.execvpe(file, argv, envp) : (int)hook_ret(-ENOSYS);
 }
 
@@ -159,7 +164,7 @@ int hook_posix_spawn(pid_t *pid, const char *path, const posix_spawn_file_action
 int hook_posix_spawnp(pid_t *pid, const char *file, const posix_spawn_file_actions_t *actions,
                       const posix_spawnattr_t *attr, char *const argv[], char *const envp[]) {
     count_process();
-    before_program(AT_FDCWD, file, envp);
+    before_program(AT_FDCWD, if_path(file), envp);
     return REAL(posix_spawnp) != NULL ? real.posix_spawnp(pid, file, actions, attr, argv, envp) : ENOSYS;
 }
 
@@ -189,7 +194,7 @@ int hook_pidfd_spawn(int *pidfd, const char *path, const posix_spawn_file_action
 int hook_pidfd_spawnp(int *pidfd, const char *file, const posix_spawn_file_actions_t *actions,
                       const posix_spawnattr_t *attr, char *const argv[], char *const envp[]) {
     count_process();
-    before_program(AT_FDCWD, file, envp);
+    before_program(AT_FDCWD, if_path(file), envp);
     return REAL(pidfd_spawnp) != NULL ? real.pidfd_spawnp(pidfd, file, actions, attr, argv, envp) : ENOSYS;
 }
 

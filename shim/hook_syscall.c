@@ -24,6 +24,17 @@
 
 #define NOT_OURS LONG_MIN
 
+// Newer than the headers that this may be compiled with; the same on every processor.
+enum {
+    NR_FCHMODAT2 = 452,
+    NR_SETXATTRAT = 463,
+    NR_GETXATTRAT,
+    NR_LISTXATTRAT,
+    NR_REMOVEXATTRAT,
+    NR_FILE_GETATTR = 468,
+    NR_FILE_SETATTR,
+};
+
 enum group {
     GROUP_NONE,
     GROUP_FD,    // the first argument is a descriptor: ours if that is captured
@@ -39,7 +50,8 @@ enum group {
     [SYS_link] = GROUP_NAME, [SYS_unlink] = GROUP_NAME, [SYS_rmdir] = GROUP_NAME, [SYS_mkdir] = GROUP_NAME,            \
     [SYS_symlink] = GROUP_NAME, [SYS_stat] = GROUP_NAME, [SYS_lstat] = GROUP_NAME, [SYS_access] = GROUP_NAME,          \
     [SYS_chmod] = GROUP_NAME, [SYS_chown] = GROUP_NAME, [SYS_lchown] = GROUP_NAME, [SYS_utime] = GROUP_NAME,           \
-    [SYS_utimes] = GROUP_NAME, [SYS_readlink] = GROUP_NAME, [SYS_mknod] = GROUP_NAME, [SYS_fork] = GROUP_OTHER,
+    [SYS_utimes] = GROUP_NAME, [SYS_readlink] = GROUP_NAME, [SYS_mknod] = GROUP_NAME, [SYS_fork] = GROUP_OTHER,        \
+    [SYS_futimesat] = GROUP_NAME, [SYS_getdents] = GROUP_NAME,
 #else
 #define OLD_NUMBERS
 #endif
@@ -63,7 +75,12 @@ static const unsigned char groups[512] = {
     [SYS_utimensat] = GROUP_NAME, [SYS_truncate] = GROUP_NAME, [SYS_readlinkat] = GROUP_NAME,
     [SYS_mknodat] = GROUP_NAME, [SYS_statfs] = GROUP_NAME, [SYS_getdents64] = GROUP_NAME,
     [SYS_setxattr] = GROUP_NAME, [SYS_getxattr] = GROUP_NAME, [SYS_listxattr] = GROUP_NAME, [SYS_bind] = GROUP_NAME,
-    [SYS_inotify_add_watch] = GROUP_NAME, [SYS_name_to_handle_at] = GROUP_NAME,
+    [SYS_lsetxattr] = GROUP_NAME, [SYS_lgetxattr] = GROUP_NAME, [SYS_llistxattr] = GROUP_NAME,
+    [SYS_removexattr] = GROUP_NAME, [SYS_lremovexattr] = GROUP_NAME, [SYS_chdir] = GROUP_NAME,
+    [SYS_getcwd] = GROUP_NAME, [SYS_inotify_add_watch] = GROUP_NAME, [SYS_fanotify_mark] = GROUP_NAME,
+    [SYS_name_to_handle_at] = GROUP_NAME, [NR_FCHMODAT2] = GROUP_NAME, [NR_SETXATTRAT] = GROUP_NAME,
+    [NR_GETXATTRAT] = GROUP_NAME, [NR_LISTXATTRAT] = GROUP_NAME, [NR_REMOVEXATTRAT] = GROUP_NAME,
+    [NR_FILE_GETATTR] = GROUP_NAME, [NR_FILE_SETATTR] = GROUP_NAME,
     // processes
     [SYS_clone] = GROUP_OTHER, [SYS_clone3] = GROUP_OTHER, [SYS_execve] = GROUP_OTHER, [SYS_execveat] = GROUP_OTHER,
     [SYS_exit_group] = GROUP_OTHER,
@@ -146,10 +163,35 @@ static long old_name(long nr, long a, long b, long c) {
     case SYS_utimes: return hook_utimes(P(a), P(b));
     case SYS_readlink: return hook_readlink(P(a), P(b), (size_t)c);
     case SYS_mknod: return hook_mknod(P(a), (mode_t)b, (dev_t)c);
+    case SYS_futimesat: return hook_futimesat((int)a, P(b), P(c));
+    case SYS_getdents: names_before_list((int)a, "."); return NOT_OURS;
     default: return NOT_OURS;
     }
 }
 #endif
+
+static long xattr_by_name(long nr, long a, long b, long c, long d, long e) {
+    switch (nr) {
+    case SYS_setxattr: return hook_setxattr(P(a), P(b), P(c), (size_t)d, (int)e);
+    case SYS_lsetxattr: return hook_lsetxattr(P(a), P(b), P(c), (size_t)d, (int)e);
+    case SYS_getxattr: return hook_getxattr(P(a), P(b), P(c), (size_t)d);
+    case SYS_lgetxattr: return hook_lgetxattr(P(a), P(b), P(c), (size_t)d);
+    case SYS_listxattr: return hook_listxattr(P(a), P(b), (size_t)c);
+    case SYS_llistxattr: return hook_llistxattr(P(a), P(b), (size_t)c);
+    case SYS_removexattr: return hook_removexattr(P(a), P(b));
+    case SYS_lremovexattr: return hook_lremovexattr(P(a), P(b));
+    case NR_FCHMODAT2: case NR_SETXATTRAT: case NR_GETXATTRAT: case NR_LISTXATTRAT: case NR_REMOVEXATTRAT:
+    case NR_FILE_GETATTR: case NR_FILE_SETATTR:
+        names_publish((int)a, P(b), true); // its error is for the kernel to find
+        return NOT_OURS;
+    default:
+#if defined(SYS_open)
+        return old_name(nr, a, b, c);
+#else
+        return NOT_OURS;
+#endif
+    }
+}
 
 static long by_name(long nr, long a, long b, long c, long d, long e) {
     switch (nr) {
@@ -165,24 +207,20 @@ static long by_name(long nr, long a, long b, long c, long d, long e) {
     case SYS_faccessat2: return hook_faccessat((int)a, P(b), (int)c, (int)d);
     case SYS_fchmodat: return hook_fchmodat((int)a, P(b), (mode_t)c, 0);
     case SYS_fchownat: return hook_fchownat((int)a, P(b), (uid_t)c, (gid_t)d, (int)e);
-    case SYS_utimensat: return hook_utimensat((int)a, P(b), P(c), (int)d);
+    case SYS_utimensat: // without a name it is futimens, which libc's own refuses
+        return b == 0 && d == 0 ? hook_futimens((int)a, P(c)) : hook_utimensat((int)a, P(b), P(c), (int)d);
     case SYS_truncate: return hook_truncate(P(a), b);
     case SYS_readlinkat: return hook_readlinkat((int)a, P(b), P(c), (size_t)d);
     case SYS_mknodat: return hook_mknodat((int)a, P(b), (mode_t)c, (dev_t)d);
     case SYS_statfs: return hook_statfs(P(a), P(b));
     case SYS_getdents64: return hook_getdents64((int)a, P(b), (size_t)c);
-    case SYS_setxattr: return hook_setxattr(P(a), P(b), P(c), (size_t)d, (int)e);
-    case SYS_getxattr: return hook_getxattr(P(a), P(b), P(c), (size_t)d);
-    case SYS_listxattr: return hook_listxattr(P(a), P(b), (size_t)c);
+    case SYS_chdir: return hook_chdir(P(a));
+    case SYS_getcwd: return names_cwd_gone() ? hook_ret(-ENOENT) : NOT_OURS;
+    case SYS_fanotify_mark: return hook_fanotify_mark((int)a, (unsigned)b, (uint64_t)c, (int)d, P(e));
     case SYS_bind: return hook_bind((int)a, P(b), (unsigned)c);
     case SYS_inotify_add_watch: return hook_inotify_add_watch((int)a, P(b), (uint32_t)c);
     case SYS_name_to_handle_at: return hook_name_to_handle_at((int)a, P(b), P(c), P(d), (int)e);
-    default:
-#if defined(SYS_open)
-        return old_name(nr, a, b, c);
-#else
-        return NOT_OURS;
-#endif
+    default: return xattr_by_name(nr, a, b, c, d, e);
     }
 }
 

@@ -4,7 +4,6 @@
 // system it is on, watches, handles, and what makes a name that is no regular file. A captured or pending name is
 // answered by its inode where that is the same, by text, or it is published first (design 5).
 
-#include "../core/log.h"
 #include "change.h"
 #include "hook_inside.h"
 #include "lost.h"
@@ -42,51 +41,16 @@ static int not_a_link(int dirfd, const char *path) {
     return s == NAME_OPEN || s == NAME_PENDING ? -EINVAL : names_missing(s);
 }
 
-// `path` behind `word`, or NULL: it does not begin with it.
-static const char *behind(const char *path, const char *word) {
-    size_t n = strlen(word);
-    return path != NULL && strncmp(path, word, n) == 0 ? path + n : NULL;
-}
-
-static const char *behind_digits(const char *path) {
-    const char *p = path;
-    while (p != NULL && *p >= '0' && *p <= '9') {
-        p++;
-    }
-    return p != path ? p : NULL;
-}
-
-// The descriptor of this process that a path in /proc or /dev is about, or -1.
-static int named_descriptor(const char *path) {
-    char own[32];
-    log_format(own, sizeof own, "/proc/%d/", os_getpid());
-    const char *const tops[] = {"/proc/self/", "/proc/thread-self/", "/dev/", own};
-    const char *p = NULL;
-    for (size_t i = 0; p == NULL && i < ARRAY_LEN(tops); i++) {
-        p = behind(path, tops[i]);
-    }
-    const char *task = behind_digits(behind(p, "task/"));
-    p = behind(task != NULL && *task == '/' ? task + 1 : p, "fd/");
-    const char *end = behind_digits(p);
-    int fd = 0;
-    while (end != NULL && *end == '\0' && p < end && fd < FDTABLE_MAX) {
-        fd = fd * 10 + (*p++ - '0');
-    }
-    return end != NULL && p == end ? fd : -1;
-}
-
-// What such a link says of a captured file that has no name yet: the one that it will have. Its length, or 0. `text`
+// What a link of /proc says of a captured file without a name yet: the one that it will have. Its length, or 0. `text`
 // has PATH_MAX bytes.
-static size_t name_behind(const char *path, char *text) {
-    if (LIKELY(names_native()) || !guard_readable(path) || path[0] != '/') {
-        return 0;
-    }
-    struct file *f = hook_captured(named_descriptor(path));
-    if (f == NULL || f->followed || f->published || f->closed || f->inherited || f->dropped) {
+static size_t name_behind(int dirfd, const char *path, bool follow, char *text) {
+    if (LIKELY(names_native()) || !guard_readable(path) || guard_foreign()) {
         return 0;
     }
     guard_depth++;
-    int dir = lost_pin_dir(f);
+    struct file *f = names_linked(dirfd, path, follow);
+    bool nameless = f != NULL && !f->followed && !f->published && !f->closed && !f->inherited && !f->dropped;
+    int dir = nameless ? lost_pin_dir(f) : -ENOENT;
     int n = dir < 0 ? dir : policy_text(dir, f->name, text, PATH_MAX);
     if (dir >= 0) {
         lost_unpin_dir(f);
@@ -96,9 +60,9 @@ static size_t name_behind(const char *path, char *text) {
 }
 
 // The kernel has answered, so `buf` is there.
-static ssize_t by_name(ssize_t r, const char *path, char *buf, size_t len) {
+static ssize_t by_name(ssize_t r, int dirfd, const char *path, char *buf, size_t len) {
     char text[PATH_MAX];
-    size_t n = r < 0 ? 0 : name_behind(path, text);
+    size_t n = r < 0 ? 0 : name_behind(dirfd, path, false, text);
     if (LIKELY(n == 0)) {
         return r;
     }
@@ -110,13 +74,14 @@ static ssize_t by_name(ssize_t r, const char *path, char *buf, size_t len) {
 ssize_t hook_readlink(const char *path, char *buf, size_t len) {
     int r = not_a_link(AT_FDCWD, path);
     return r < 0 ? hook_ret(r)
-                 : by_name(NATIVE_OR(readlink, RAW(SYS_readlinkat, AT_FDCWD, path, buf, len), path, buf, len), path,
-                           buf, len);
+                 : by_name(NATIVE_OR(readlink, RAW(SYS_readlinkat, AT_FDCWD, path, buf, len), path, buf, len),
+                           AT_FDCWD, path, buf, len);
 }
 
 ssize_t hook_readlinkat(int dirfd, const char *path, char *buf, size_t len) {
     int r = not_a_link(dirfd, path);
-    return r < 0 ? hook_ret(r) : by_name(NATIVE(readlinkat, SYS_readlinkat, dirfd, path, buf, len), path, buf, len);
+    return r < 0 ? hook_ret(r)
+                 : by_name(NATIVE(readlinkat, SYS_readlinkat, dirfd, path, buf, len), dirfd, path, buf, len);
 }
 
 ssize_t hook___readlink_chk(const char *path, char *buf, size_t len, size_t cap) {
@@ -141,14 +106,13 @@ static int canonical(const char *path, char *text) {
     struct place p;
     struct stat st;
     uint64_t word;
-    int n = path != NULL ? (int)name_behind(path, text) : 0;
+    int n = (int)name_behind(AT_FDCWD, path, true, text);
     enum name_state s = n > 0 || path == NULL || names_native() ? NAME_NONE : names_state(AT_FDCWD, path, true);
     if (n > 0) {
         return n + 1;
     }
-    bool relative = way_may_differ() && guard_readable(path) && path[0] != '/';
-    if (relative && os_fstatat(AT_FDCWD, ".", &st, 0) == 0 && names_gone(names_word_of(&st))) {
-        return -ENOENT; // the working directory has no path
+    if (way_may_differ() && guard_readable(path) && path[0] != '/' && names_cwd_gone()) {
+        return -ENOENT;
     }
     if (names_missing(s) < 0) {
         return names_missing(s);
@@ -196,6 +160,31 @@ char *hook_canonicalize_file_name(const char *path) {
         return hook_realpath(path, NULL);
     }
     return REAL(canonicalize_file_name) != NULL ? real.canonicalize_file_name(path) : (missing(), NULL);
+}
+
+// A working directory that is going to be deleted.
+static inline bool no_cwd(void) {
+    return UNLIKELY(!names_native()) && names_cwd_gone() && hook_ret(-ENOENT) < 0;
+}
+
+char *hook_getcwd(char *buf, size_t len) {
+    return no_cwd() ? NULL : REAL(getcwd) != NULL ? real.getcwd(buf, len) : (missing(), NULL);
+}
+
+char *hook___getcwd_chk(char *buf, size_t len, size_t cap) {
+    return no_cwd() ? NULL : REAL(__getcwd_chk) != NULL ? real.__getcwd_chk(buf, len, cap) : (missing(), NULL);
+}
+
+char *hook_getwd(char *buf) {
+    return no_cwd() ? NULL : REAL(getwd) != NULL ? real.getwd(buf) : (missing(), NULL);
+}
+
+char *hook___getwd_chk(char *buf, size_t cap) {
+    return no_cwd() ? NULL : REAL(__getwd_chk) != NULL ? real.__getwd_chk(buf, cap) : (missing(), NULL);
+}
+
+char *hook_get_current_dir_name(void) {
+    return no_cwd() ? NULL : REAL(get_current_dir_name) != NULL ? real.get_current_dir_name() : (missing(), NULL);
 }
 
 // A directory that is going to be deleted.

@@ -172,12 +172,12 @@ int names_link_inode(int fd) {
 }
 
 void names_fix_stat(const struct lent *l, struct stat *st) {
-    st->st_nlink = 1;
     if (l->own != NULL) {
         int fd = fd_of(l->own);
         file_fix_stat(l->own, fd >= 0 ? fd : l->fd, st);
         return;
     }
+    st->st_nlink = 1;
     if ((uint64_t)st->st_size < l->size) {
         st->st_size = (off_t)l->size;
     }
@@ -190,6 +190,51 @@ void names_fix_stat(const struct lent *l, struct stat *st) {
 static void lend_nothing(struct lent *l, int error) {
     *l = (struct lent){.fd = -1, .error = error};
     log_format(l->path, sizeof l->path, error == -ENOTDIR ? "/dev/null/none" : "/proc/self/fd/-1");
+}
+
+// The file that a link of /proc leads to, which no text says. A descriptor, or an error; *own: this process has it.
+static int open_linked(int dirfd, const char *path, struct stat *st, struct file **own) {
+    int fd = os_openat(dirfd, path, O_PATH | O_CLOEXEC, 0);
+    int r = fd < 0 ? fd : os_fstat(fd, st);
+    r = r == 0 && !S_ISREG(st->st_mode) ? -ENOENT : r;
+    *own = r == 0 ? file_by_inode(st->st_dev, st->st_ino, true) : NULL;
+    if (fd >= 0 && r < 0) {
+        os_close(fd);
+    }
+    return r < 0 ? r : fd;
+}
+
+// names_lend where place_find has said -ELOOP.
+static int lend_linked(int dirfd, const char *path, unsigned flags, struct lent *ret) {
+    struct stat st;
+    struct file *f;
+    int fd = open_linked(dirfd, path, &st, &f);
+    uint64_t word = fd >= 0 && f == NULL ? names_word_of(&st) : 0;
+    if (fd < 0 || (f != NULL ? f->followed || f->dropped : !name_word_hidden(word))) {
+        os_close(fd);
+        return 0;
+    }
+    *ret = (struct lent){.fd = fd, .own = f, .pending = word != 0 && name_word_state(word) == NAME_PENDING};
+    log_format(ret->path, sizeof ret->path, "/proc/self/fd/%d", fd);
+    if (f != NULL && flags != 0) {
+        file_settle(f, fd_of(f)); // its error is for its own calls
+        f->native = true;         // as for who opens it by its name
+    }
+    return 1;
+}
+
+struct file *names_linked(int dirfd, const char *path, bool follow) {
+    struct place p;
+    struct stat st;
+    struct file *f = NULL;
+    int r = place_find(&p, dirfd, path, follow, NULL);
+    if (r == -ELOOP || (r == 0 && place_in_proc(&p))) {
+        os_close(open_linked(dirfd, path, &st, &f));
+    }
+    if (r == 0) {
+        place_close(&p);
+    }
+    return f;
 }
 
 int names_lend(int dirfd, const char *path, bool follow, unsigned flags, struct lent *ret) {
@@ -206,6 +251,8 @@ int names_lend(int dirfd, const char *path, bool follow, unsigned flags, struct 
         hit = 1;
     } else if (r == 0) {
         hit = name_word_hidden(word) && names_lend_place(&p, word, flags, ret) == 0;
+    } else if (r == -ELOOP) {
+        hit = lend_linked(dirfd, path, flags, ret);
     }
     if (r == 0) {
         place_close(&p);
@@ -256,6 +303,12 @@ enum name_state names_state(int dirfd, const char *path, bool follow) {
     return state;
 }
 
+bool names_cwd_gone(void) {
+    struct stat st;
+    return way_may_differ() && !guard_foreign() && os_fstatat(AT_FDCWD, ".", &st, 0) == 0 &&
+           names_gone(names_word_of(&st));
+}
+
 int names_way(int dirfd, const char *path) {
     if (!guard_readable(path) || guard_foreign()) {
         return 0;
@@ -298,6 +351,10 @@ int names_open_flags(int flags) {
 // The open of a name that its directory shows wrongly. As names_before_open.
 static int open_hidden(const struct place *p, uint64_t word, int flags, struct lent *ret) {
     bool excl = (flags & O_CREAT) && (flags & O_EXCL);
+    if ((flags & O_CREAT) && (flags & O_DIRECTORY)) {
+        int r = names_clear(word); // refused, or a file, according to the kernel
+        return r < 0 ? r : 0;
+    }
     if (names_gone(word)) {
         bool makes = (flags & O_CREAT) && name_word_state(word) == NAME_ABSENT;
         return makes ? names_clear(word) : -ENOENT;
@@ -333,6 +390,15 @@ int names_before_open(int dirfd, const char *path, int flags, struct lent *ret) 
         int way = r == PLACE_GONE ? -ENOENT : -ENOTDIR;
         r = (flags & O_CREAT) && slash ? way_check(dirfd, path, WAY_PARENTS) : way;
     } else {
+        // A link of /proc: the same inode again. Behind our settle the kernel opens it by itself.
+        r = r == -ELOOP && !(flags & O_PATH) && lend_linked(dirfd, path, LEND_SETTLE, ret);
+        bool writes = r > 0 && ((flags & O_ACCMODE) != O_RDONLY || (flags & O_TRUNC));
+        if (writes && ret->own != NULL) {
+            file_release(ret->own, fd_of(ret->own)); // its error is for its own calls
+        }
+        if (r > 0) {
+            names_return(ret);
+        }
         r = 0;
     }
     guard_depth--;
@@ -392,11 +458,15 @@ void names_before_mode(int dirfd, const char *path) {
 void names_before_exec(int dirfd, const char *path) {
     struct place p;
     uint64_t word;
-    if (!guard_readable(path) || strchr(path, '/') == NULL) {
+    if (!guard_readable(path)) {
         return;
     }
     guard_depth++; // in a vfork child, too: that is where a shell starts programs
     int r = names_find_place(&p, dirfd, path, true, &word);
+    struct file *own = r == 0 && name_word_hidden(word) && !guard_foreign() ? names_own(word) : NULL;
+    if (own != NULL) {
+        file_release(own, fd_of(own)); // the kernel says that it is being written
+    }
     if (r == PLACE_GONE || (r == 0 && word != 0)) {
         names_wait(WAIT_ALL, -1);
     }

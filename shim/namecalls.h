@@ -80,11 +80,13 @@ struct file *names_own(uint64_t word);
 
 /** Borrows the inode of a captured or pending name, for what `flags` says: LEND_* of protocol.h, 0 to look at it. 1:
  *  *ret is filled, 0: the name is native. A name that is going to be deleted: 1, with a descriptor of -1 and a path
- *  that leads nowhere. */
+ *  that leads nowhere. A link of /proc is a name as well. */
 int names_lend(int dirfd, const char *path, bool follow, unsigned flags, struct lent *ret);
 /** The same for a place whose word has been looked up. 0 or an error. */
 int names_lend_place(const struct place *p, uint64_t word, unsigned flags, struct lent *ret);
 void names_return(struct lent *l);
+/** The file of this process that a link of /proc is about, or NULL; `follow`: also if `path` is a symlink to it. */
+struct file *names_linked(int dirfd, const char *path, bool follow);
 /** The table's word for an inode that is going to have its first name, or to lose it, whoever has it open; else 0. */
 uint64_t names_word_of(const struct stat *st);
 /** Has the engine give its name to the captured file that `fd` (O_PATH will do) is of, whoever has it open. Results of
@@ -109,6 +111,8 @@ int names_find_place(struct place *p, int dirfd, const char *path, bool follow, 
 static inline bool names_gone(uint64_t word) {
     return word != 0 && (name_word_state(word) == NAME_ABSENT || name_word_state(word) == NAME_NO_DIR);
 }
+/** Has the working directory no path, because it is going to be deleted? */
+bool names_cwd_gone(void);
 /** The error of a call that needs the name to be there, or 0. */
 static inline int names_missing(enum name_state s) {
     return s == NAME_ABSENT || s == NAME_NO_DIR ? -ENOENT : s == NAME_NOT_DIR ? -ENOTDIR : 0;
@@ -136,7 +140,7 @@ int names_wait(enum wait_scope scope, int dirfd);
 bool names_before_directory(int dirfd, const char *path);
 
 /** Before a program is started: what it is, if it was just saved, is published first (a file that somebody may still
- *  write cannot be executed). `path` without '/' is searched elsewhere, by libc. */
+ *  write cannot be executed). `path` NULL: libc looks for it elsewhere. */
 void names_before_exec(int dirfd, const char *path);
 
 /** Before the mode of what may be a directory changes: what is captured in it gets its name while it still may. */

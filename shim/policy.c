@@ -107,9 +107,9 @@ static int enter(struct place *p, int dirfd, const char *path) {
     return 0;
 }
 
-static bool in_proc(int dir) {
+bool place_in_proc(const struct place *p) {
     struct statfs fs;
-    return OS_CALL(SYS_fstatfs, dir, &fs, 0, 0, 0, 0) < 0 || fs.f_type == PROC_SUPER_MAGIC;
+    return OS_CALL(SYS_fstatfs, p->dir, &fs, 0, 0, 0, 0) < 0 || fs.f_type == PROC_SUPER_MAGIC;
 }
 
 int place_find(struct place *p, int dirfd, const char *path, bool follow, place_stop *stop) {
@@ -120,7 +120,7 @@ int place_find(struct place *p, int dirfd, const char *path, bool follow, place_
         if (n < 0) {
             return 0; // no symlink, or nothing yet
         }
-        if (n == 0 || n == (ssize_t)sizeof target - 1 || links == LINKS_MAX || in_proc(p->dir)) {
+        if (n == 0 || n == (ssize_t)sizeof target - 1 || links == LINKS_MAX || place_in_proc(p)) {
             place_close(p); // the links of /proc are no text
             return -ELOOP;
         }

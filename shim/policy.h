@@ -43,5 +43,7 @@ typedef bool place_stop(const struct place *p);
  */
 int place_find(struct place *p, int dirfd, const char *path, bool follow, place_stop *stop);
 void place_close(struct place *p);
+/** Is it in /proc, whose links are no text? */
+bool place_in_proc(const struct place *p);
 
 #endif
