@@ -160,7 +160,7 @@ static int timespecs(const struct timeval tv[2], struct timespec ts[2]) {
 
 static int set_times_tv(struct lent *l, const struct timeval tv[2]) {
     struct timespec ts[2];
-    int r = timespecs(tv, ts);
+    int r = l->fd < 0 ? l->error : timespecs(tv, ts);
     return r < 0 ? done(l, r) : set_times(l, ts);
 }
 

@@ -90,6 +90,9 @@ int hook_link(const char *from, const char *to) {
 
 // With these flags an open file, perhaps one without a name, is given one.
 static int before_linkat(int fromdir, const char *from, int todir, const char *to, int flags) {
+    if ((flags & ~(AT_SYMLINK_FOLLOW | AT_EMPTY_PATH)) != 0) {
+        return CHANGE_NATIVE; // refused
+    }
     bool open = (flags & AT_SYMLINK_FOLLOW) || ((flags & AT_EMPTY_PATH) && guard_readable(from) && from[0] == '\0');
     int r = UNLIKELY(open) && guard_depth == 0 && !guard_foreign() ? change_link_fd(fromdir, from) : CHANGE_NATIVE;
     return r < 0 ? r : before_link(fromdir, from, todir, to);

@@ -167,8 +167,10 @@ static bool statx_answered(int dirfd, const char *path, int flags, unsigned mask
         }
         return false;
     }
-    flags |= AT_EMPTY_PATH;
-    long r = lent.fd < 0 ? lent.error : NATIVE(statx, SYS_statx, lent.fd, "", flags, mask, x) == 0 ? 0 : -errno;
+    bool there = lent.fd >= 0; // else the kernel says what is wrong, and if nothing is, that there is no such file
+    long r = there ? NATIVE(statx, SYS_statx, lent.fd, "", flags | AT_EMPTY_PATH, mask, x)
+                   : NATIVE(statx, SYS_statx, AT_FDCWD, lent.path, flags, mask, x);
+    r = r < 0 ? -errno : 0;
     r = r == 0 ? stat_lent(&lent, &st) : (names_return(&lent), r);
     if (r == 0) {
         put_statx(x, &st);

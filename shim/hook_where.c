@@ -36,8 +36,8 @@ static int missing(void) {
 // ---- What a link says: a captured name is no link
 
 // The error of a readlink whose answer the kernel does not know, or 0.
-static int not_a_link(int dirfd, const char *path) {
-    enum name_state s = LIKELY(names_native()) ? NAME_NONE : names_state(dirfd, path, false);
+static int not_a_link(int dirfd, const char *path, size_t len) {
+    enum name_state s = LIKELY(names_native()) || (int)len <= 0 ? NAME_NONE : names_state(dirfd, path, false);
     return s == NAME_OPEN || s == NAME_PENDING ? -EINVAL : names_missing(s);
 }
 
@@ -72,14 +72,14 @@ static ssize_t by_name(ssize_t r, int dirfd, const char *path, char *buf, size_t
 }
 
 ssize_t hook_readlink(const char *path, char *buf, size_t len) {
-    int r = not_a_link(AT_FDCWD, path);
+    int r = not_a_link(AT_FDCWD, path, len);
     return r < 0 ? hook_ret(r)
                  : by_name(NATIVE_OR(readlink, RAW(SYS_readlinkat, AT_FDCWD, path, buf, len), path, buf, len),
                            AT_FDCWD, path, buf, len);
 }
 
 ssize_t hook_readlinkat(int dirfd, const char *path, char *buf, size_t len) {
-    int r = not_a_link(dirfd, path);
+    int r = not_a_link(dirfd, path, len);
     return r < 0 ? hook_ret(r)
                  : by_name(NATIVE(readlinkat, SYS_readlinkat, dirfd, path, buf, len), dirfd, path, buf, len);
 }
