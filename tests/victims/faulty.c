@@ -7,7 +7,6 @@
 // file system read-only.
 //   faulty MOUNTPOINT BACKING CONTROL FREE      (runs until it is unmounted)
 
-#define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/fuse.h>

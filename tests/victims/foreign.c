@@ -3,7 +3,6 @@
 // foreign: saves a file, and a program without the shim (LD_PRELOAD removed) writes to the same descriptor: in
 // mid-save, or last. The bytes of both must lie where the shared offset puts them.   foreign PATH middle|last MIB
 
-#define _GNU_SOURCE
 #include <fcntl.h>
 #include <stdint.h>
 #include <stdio.h>

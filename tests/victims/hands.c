@@ -6,7 +6,6 @@
 // is older than the last one written there before the open, or one of its own that an older one has come over.
 // With STOP it stops the owner (SIGSTOP) for as long as it looks.
 
-#define _GNU_SOURCE 1
 #include <errno.h>
 #include <fcntl.h>
 #include <sched.h>

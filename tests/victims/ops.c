@@ -14,7 +14,6 @@
 //   T: milliseconds since the last T (printed as "ms=", for the reader, not for comparing)   q:SECONDS alarm
 //   r:SLOT:OFF:SIZE pread and print a checksum    E:COUNT:SIZE:PATTERN  COUNT files of SIZE by open, write, close
 
-#define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>

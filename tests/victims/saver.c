@@ -8,7 +8,6 @@
 //         [-l FILE: the number is written into this small file after each save] [-d MS between pieces]
 //   saver -c FILE...   one line a file: "whole SEQ SIZE NAME", "torn WHY NAME", "absent NAME"
 
-#define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
 #include <stdint.h>

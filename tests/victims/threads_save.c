@@ -3,7 +3,6 @@
 // threads_save: eight threads save eight files at once, each with its own pattern and sizes that are no multiple of
 // anything.   threads_save PREFIX MIB
 
-#define _GNU_SOURCE
 #include <fcntl.h>
 #include <pthread.h>
 #include <stdint.h>
