@@ -154,25 +154,19 @@ enum verdict changes_remove(struct engine *e, struct entry *en) {
         return v;
     }
     struct file_slot *there = names_latest(&e->p, dir.st_dev, dir.st_ino, m->name, &state);
-    if (there && state == NAME_ABSENT) {
-        return entries_say(e, en, -ENOENT);
-    }
-    bool open = there && state == NAME_OPEN;
-    if (open) { // its program goes on with an inode that has no name; an older one of that name goes in order
+    if (there && state == NAME_OPEN) { // its program goes on with an inode that has no name; an older one goes in order
+        en->msg.value = 1; // in the answer, and to whoever goes on with this entry after a restart
         there->unnamed = 1;
         atomic_store(&e->p.t->files[there - e->p.st->files].links, 1);
         files_unname(e, (unsigned)(there - e->p.st->files));
         there = names_latest(&e->p, dir.st_dev, dir.st_ino, m->name, &state);
-        if (there && state == NAME_ABSENT) {
-            return entries_say(e, en, 0);
-        }
+    }
+    if (there && state == NAME_ABSENT) {
+        return entries_say(e, en, en->msg.value ? 0 : -ENOENT);
     }
     bool pending = there && state == NAME_PENDING && !there->error;
-    if (!pending && en->fds[1] <= 0) {
-        return entries_say(e, en, open ? 0 : -EAGAIN); // published since the client looked: it looks again
-    }
-    if (!pending && !still_there(en->fds[0], m->name, en->fds[1])) {
-        return entries_say(e, en, -EAGAIN);
+    if (!pending && (en->fds[1] <= 0 || !still_there(en->fds[0], m->name, en->fds[1]))) {
+        return entries_say(e, en, -EAGAIN); // published since the client looked, or nothing is left: it looks again
     }
     f->fd_own = pending ? os_fcntl(there->fd_own, F_DUPFD, 3) : en->fds[1];
     if (f->fd_own < 0) {

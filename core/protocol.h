@@ -206,7 +206,8 @@ struct msg {
     int32_t result; // answers: 0 or a negative errno
     uint64_t value; // RESERVE: offset wanted / reserved. CANCEL: the number. WAIT answer: what is left. WAIT with
                     // WAIT_DIR: 1: what is open in it gets its name as well.
-                    // STATUS: failures read. REMOVE answer: 1: do it natively
+                    // STATUS: failures read. REMOVE answer: 1: do it natively (a directory), or
+                    // what was open under the name has lost it, whatever the result is (a file)
     union {
         struct msg_hello hello;
         struct msg_open open;

@@ -134,6 +134,7 @@ static int remove_file(struct subject *t) {
     memcpy(q.u.change.name, t->p.name, sizeof q.u.change.name);
     int fds[2] = {t->p.dir, change_hold(t)};
     int r = change_ask(&q, fds, fds[1] >= 0 ? 2 : 1);
+    t->dropped |= q.value == 1;
     if (fds[1] >= 0) {
         os_close(fds[1]);
     }

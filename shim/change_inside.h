@@ -24,7 +24,7 @@ struct subject {
     uint64_t word;
     bool matched;   // its order counts
     bool there;     // the kernel knows it: `x` is what it is
-    bool dropped;   // it was open in this process, and is never published now: something was deleted
+    bool dropped;   // it was open in some process, and is never published now: something was deleted
     bool missing;   // it has no such name
     bool slash;     // written as a directory
     struct statx x; // of what the kernel has, the last component not followed

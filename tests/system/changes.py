@@ -233,6 +233,37 @@ def published_meanwhile():
         assert os.path.getsize(box.d + "/d.pt") == 200000
 
 
+def published_under_an_open_one():
+    """The same for a name of which the saver has a newer file open: both go."""
+    saver = """if 1:
+        import os
+        open("first.pt", "wb").close()
+        print(0, flush=True)
+        input()
+        open("c.pt", "wb").write(b"c" * 200000)
+        f = open("c.pt", "wb")
+        f.write(b"n" * 10)
+        print(os.path.exists("c.pt"), flush=True)
+        input()
+        print(os.path.exists("c.pt"), os.fstat(f.fileno()).st_nlink, flush=True)"""
+    cleaner = "import os; os.path.exists('c.pt'); print(1, flush=True); input(); os.unlink('c.pt')"
+    late = ["strace", "-o", "/dev/null", "-e", "inject=sendmsg:delay_enter=400000"]
+    with disk_box("under") as (fs, box):
+        s = box.start([PYTHON, "-c", saver], stdin=subprocess.PIPE)
+        assert s.stdout.readline() == "0\n"
+        c = box.start(late + [PYTHON, "-c", cleaner], stdin=subprocess.PIPE)
+        assert c.stdout.readline() == "1\n"
+        fs.throttle(2 * MIB)
+        s.stdin.write("\n"), s.stdin.flush()
+        assert s.stdout.readline() == "True\n"
+        out, err = c.communicate("\n", timeout=60)
+        assert c.returncode == 0 and " 0 failures" in err, err
+        out, err = s.communicate("\n", timeout=60)
+        assert s.returncode == 0 and out == "False 0\n", "%s %s" % (out, err)
+        box.wait()
+        assert os.listdir(box.d) == ["first.pt"], os.listdir(box.d)
+
+
 def from_before():
     """Who was there before the engine, and captures nothing, keeps the order as well."""
     cleaner = "import os; os.path.exists('old.pt'); print(1, flush=True); input(); os.unlink('old.pt')"
@@ -315,5 +346,5 @@ def not_after_a_loss():
 run_cases([("seen-%s-%s" % (w, io), lambda w=w, io=io: seen_as_natively(w, io))
            for w, io in (("root", "uring"), ("user", "threads"))] +
           [("room-" + io, lambda io=io: makes_room(io)) for io in ("uring", "threads")] +
-          [(f.__name__, f) for f in (by_others, stranger_in_between, published_meanwhile, from_before, parent_sees,
-                                    not_after_a_loss)])
+          [(f.__name__, f) for f in (by_others, stranger_in_between, published_meanwhile, published_under_an_open_one,
+                                    from_before, parent_sees, not_after_a_loss)])
