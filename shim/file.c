@@ -212,23 +212,25 @@ static bool links_known(const struct file *f) {
 }
 
 void file_fix_stat(struct file *f, int fd, struct stat *st) {
+    bool named = false;
+    struct stat now;
     if (f->followed) {
         return;
     }
     // Staged bytes of the parent's count, in a child; what a child or whoever has it open has cut off does not.
     if (f->inherited || (f->staged_end > 0 && (file_has_spawned(f) || file_looked_at(f)))) {
         file_settle(f, fd);
-        os_fstat(fd, st);
+        const struct tables *t = client_tables();
+        named = t && name_word_hidden(names_find(t, name_hash(f->dev, f->ino, "", 0)));
+        os_fstat(fd, st); // behind that: its name may be given between the two
     }
     if (f->inherited) { // as long as the engine has it, it is going to get its name
-        const struct tables *t = client_tables();
-        bool named = t && st->st_nlink == 0 && name_word_hidden(names_find(t, name_hash(f->dev, f->ino, "", 0)));
-        st->st_nlink = named ? 1 : st->st_nlink;
+        st->st_nlink = named && st->st_nlink == 0 ? 1 : st->st_nlink;
         return;
     }
     st->st_size = (off_t)max_u64((uint64_t)st->st_size, f->staged_end);
-    if (st->st_nlink == 0 && !f->dropped && !f->published && !links_known(f)) {
-        st->st_nlink = 1;
+    if (st->st_nlink == 0 && !f->dropped && !f->published) { // what is known may have come about since it was asked
+        st->st_nlink = !links_known(f) ? 1 : os_fstat(fd, &now) == 0 ? now.st_nlink : 0;
     }
     // Else the kernel's are right: they were set there, too.
     bool set = f->times_set && !f->times_native && file_engine_changes(f);

@@ -48,31 +48,26 @@ static bool answered(int dirfd, const char *path, int flags, struct stat *st, in
     return true;
 }
 
-// A followed file is the kernel's.
-static bool captured(int fd) {
-    struct file *f = fd_peek(fd) != NULL ? fd_get(fd, false) : NULL;
-    return f != NULL && !f->followed;
-}
-
-// After a successful fstat: what the kernel does not know yet. Our own descriptors are none of the program's.
-static int corrected(int r, int fd, struct stat *st) {
+// After a successful fstat: what the kernel does not know yet. Our own descriptors are none of the program's. `native`
+// is what names_native said before it: what was queued then may have happened by now.
+static int corrected(int r, int fd, struct stat *st, bool native) {
     if (UNLIKELY(r == 0 && client_owns_fd(fd))) {
         return (int)hook_ret(-EBADF);
     }
-    if (UNLIKELY(r == 0 && st->st_nlink == 0 && !captured(fd)) && !names_native()) {
-        struct file *f = file_by_inode(st->st_dev, st->st_ino, false); // opened again, to be read
-        if (f != NULL && !f->followed) {
-            file_fix_stat(f, fd, st);
-        } else {
-            st->st_nlink = name_word_hidden(names_word_of(st)); // closed and pending, or another process's
-        }
-    } else if (UNLIKELY(fd_peek(fd) != NULL) && r == 0) {
-        struct file *f = fd_get(fd, false);
-        if (f != NULL) {
-            file_fix_stat(f, fd, st);
-        }
+    bool active = UNLIKELY(!native) && r == 0 && st->st_nlink <= 1;
+    uint64_t word = active ? names_word_of(st) : 0;
+    if (active && !name_word_hidden(word) && !names_gone(word) && fd >= 0) {
+        r = (int)NATIVE(fstat, SYS_fstat, fd, st); // if it has happened since the kernel was asked, it knows now
     }
-    if (r == 0 && st->st_nlink == 1 && UNLIKELY(!names_native()) && names_gone(names_word_of(st))) {
+    struct file *f = r == 0 && UNLIKELY(fd_peek(fd) != NULL) ? fd_get(fd, false) : NULL;
+    if (r == 0 && active && st->st_nlink == 0 && (f == NULL || f->followed)) {
+        f = file_by_inode(st->st_dev, st->st_ino, false); // opened again, to be read
+        st->st_nlink = name_word_hidden(word);            // closed and pending, or another process's
+    }
+    if (f != NULL) {
+        file_fix_stat(f, fd, st); // a followed file is the kernel's
+    }
+    if (active && st->st_nlink == 1 && names_gone(word)) {
         st->st_nlink = 0;
     }
     return r;
@@ -93,7 +88,8 @@ int hook_lstat(const char *path, struct stat *st) {
 }
 
 int hook_fstat(int fd, struct stat *st) {
-    return corrected((int)NATIVE(fstat, SYS_fstat, fd, st), fd, st);
+    bool native = names_native();
+    return corrected((int)NATIVE(fstat, SYS_fstat, fd, st), fd, st, native);
 }
 
 // Is the answer the kernel's, whatever `path` is? One question, before a program's pointer is looked at.
@@ -110,7 +106,7 @@ int hook_fstatat(int dirfd, const char *path, struct stat *st, int flags) {
         return r;
     }
     r = (int)NATIVE(fstatat, RAW_FSTATAT, dirfd, path, st, flags);
-    return hook_by_descriptor(path, flags) ? corrected(r, dirfd, st) : r;
+    return hook_by_descriptor(path, flags) ? corrected(r, dirfd, st, false) : r;
 }
 
 // The forms of programs built before glibc 2.33. `ver` is the layout of struct stat; libc says which it knows.
@@ -129,7 +125,8 @@ int hook___lxstat(int ver, const char *path, struct stat *st) {
 }
 
 int hook___fxstat(int ver, int fd, struct stat *st) {
-    return corrected((int)NATIVE_OR(__fxstat, RAW(SYS_fstat, fd, st), ver, fd, st), fd, st);
+    bool native = names_native();
+    return corrected((int)NATIVE_OR(__fxstat, RAW(SYS_fstat, fd, st), ver, fd, st), fd, st, native);
 }
 
 int hook___fxstatat(int ver, int dirfd, const char *path, struct stat *st, int flags) {
@@ -141,7 +138,7 @@ int hook___fxstatat(int ver, int dirfd, const char *path, struct stat *st, int f
         return r;
     }
     r = (int)NATIVE_OR(__fxstatat, RAW(RAW_FSTATAT, dirfd, path, st, flags), ver, dirfd, path, st, flags);
-    return hook_by_descriptor(path, flags) ? corrected(r, dirfd, st) : r;
+    return hook_by_descriptor(path, flags) ? corrected(r, dirfd, st, false) : r;
 }
 
 // What a corrected struct stat has and the kernel's statx has not.
@@ -189,9 +186,8 @@ int hook_statx(int dirfd, const char *path, int flags, unsigned mask, struct sta
     }
     r = (int)NATIVE(statx, SYS_statx, dirfd, path, flags, mask, x);
     struct stat st;
-    if (r == 0 && hook_by_descriptor(path, flags) &&
-        UNLIKELY(fd_peek(dirfd) != NULL || x->stx_nlink == 0 || !names_native()) && os_fstat(dirfd, &st) == 0) {
-        r = corrected(0, dirfd, &st);
+    if (r == 0 && hook_by_descriptor(path, flags) && os_fstat(dirfd, &st) == 0) {
+        r = corrected(0, dirfd, &st, false);
         put_statx(x, &st);
     }
     return r;

@@ -5,7 +5,7 @@
 #
 # Proves that names, modes, owners, ACLs, xattrs, times, links and what a program sees of its own saves are as natively.
 # How: the scenes of clients/names_job.py run natively and under the shim, alternating backends; the same lines must be
-# printed and the same tree be left. Cannot see what other processes observe in between, but for the three last cases.
+# printed and the same tree be left. Cannot see what other processes observe in between, but for the four last cases.
 
 import os
 import sys
@@ -120,5 +120,25 @@ def other_process_sees():
     assert r.rc == 0 and "cmp" not in r.out + r.err, "a child without the shim, right after the save: %r" % r
 
 
+def child_counts_links():
+    """A child's first question is for a file that gets its name just then: it has one, before and after."""
+    code = """if 1:
+        import os, time
+        bad = 0
+        for i in range(25):
+            with open("n%d.pt" % i, "wb") as f:
+                f.write(b"x" * 5000)
+            fd = os.open("n%d.pt" % i, os.O_RDONLY)
+            for k in range(6):
+                if os.fork() == 0:
+                    time.sleep(k * 0.003)
+                    os._exit(os.fstat(fd).st_nlink != 1)
+            bad += sum(os.wait()[1] != 0 for _ in range(6))
+        print(bad)"""
+    box = box_of("uring")
+    r = box.run([PYTHON, "-c", code])
+    assert r.rc == 0 and r.out == "0\n", repr(r)
+
+
 run_cases([(s, lambda s=s: scene(s)) for s in SCENES] +
-          [(f.__name__, f) for f in (reader_keeps_old, old_until_published, other_process_sees)])
+          [(f.__name__, f) for f in (reader_keeps_old, old_until_published, other_process_sees, child_counts_links)])
