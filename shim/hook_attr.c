@@ -24,6 +24,11 @@ static inline long internal(long r) {
 }
 #define LENT(name, ...) internal(NATIVE(name, SYS_##name, __VA_ARGS__))
 
+// A write by anybody but root takes these bits away: none must come behind them.
+static unsigned before_chmod(mode_t mode) {
+    return mode & (S_ISUID | S_ISGID) ? LEND_SETTLE : 0;
+}
+
 static long lent_chmod(const struct lent *l, mode_t mode) {
     return internal(NATIVE_OR(fchmodat, RAW(SYS_fchmodat, AT_FDCWD, l->path, mode), AT_FDCWD, l->path, mode, 0));
 }
@@ -76,7 +81,7 @@ int hook_truncate(const char *path, off_t len) {
 
 int hook_chmod(const char *path, mode_t mode) {
     struct lent l;
-    if (UNLIKELY(lend(AT_FDCWD, path, 0, 0, &l))) {
+    if (UNLIKELY(lend(AT_FDCWD, path, 0, before_chmod(mode), &l))) {
         return done(&l, lent_chmod(&l, mode));
     }
     before_mode(AT_FDCWD, path);
@@ -91,7 +96,7 @@ int hook_fchmod(int fd, mode_t mode) {
 
 int hook_fchmodat(int dirfd, const char *path, mode_t mode, int flags) {
     struct lent l;
-    if (UNLIKELY(lend(dirfd, path, flags, 0, &l))) {
+    if (UNLIKELY(lend(dirfd, path, flags, before_chmod(mode), &l))) {
         return done(&l, lent_chmod(&l, mode));
     }
     before_mode(dirfd, path);

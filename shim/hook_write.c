@@ -47,6 +47,15 @@ ssize_t hook_pwritev(int fd, const struct iovec *iov, int n, off_t off) {
                              : hook_ret(file_pwritev(f, fd, iov, n, off));
 }
 
+// A change by the kernel comes after the times that the program has set.
+static ssize_t moved(int fd, ssize_t r) {
+    struct file *f = r > 0 ? hook_captured(fd) : NULL;
+    if (UNLIKELY(f != NULL)) {
+        file_touch(f);
+    }
+    return r;
+}
+
 ssize_t hook_pwritev2(int fd, const struct iovec *iov, int n, off_t off, int flags) {
     struct file *f = captured_point(fd);
     if (UNLIKELY(f != NULL)) {
@@ -58,8 +67,8 @@ ssize_t hook_pwritev2(int fd, const struct iovec *iov, int n, off_t off, int fla
             return hook_ret(r);
         }
     }
-    return LIKELY(real.pwritev2 != NULL) ? real.pwritev2(fd, iov, n, off, flags)
-                                         : hook_ret(OS_CALL(SYS_pwritev2, fd, iov, n, off, 0, flags));
+    return moved(fd, LIKELY(real.pwritev2 != NULL) ? real.pwritev2(fd, iov, n, off, flags)
+                                                   : hook_ret(OS_CALL(SYS_pwritev2, fd, iov, n, off, 0, flags)));
 }
 
 // Where a copy begins, if not where the descriptor is. The program's pointer may be wild.
@@ -139,7 +148,8 @@ static bool pumped(int out, off_t *out_off, int in, off_t *in_off, size_t len, b
 
 ssize_t hook_sendfile(int out, int in, off_t *off, size_t len) {
     ssize_t r;
-    return pumped(out, NULL, in, off, len, true, &r) ? hook_ret(r) : NATIVE(sendfile, SYS_sendfile, out, in, off, len);
+    return pumped(out, NULL, in, off, len, true, &r) ? hook_ret(r)
+                                                     : moved(out, NATIVE(sendfile, SYS_sendfile, out, in, off, len));
 }
 
 ssize_t hook_copy_file_range(int in, off_t *in_off, int out, off_t *out_off, size_t len, unsigned flags) {
@@ -147,13 +157,13 @@ ssize_t hook_copy_file_range(int in, off_t *in_off, int out, off_t *out_off, siz
     if (pumped(out, out_off, in, in_off, len, flags == 0, &r)) {
         return hook_ret(r);
     }
-    return NATIVE(copy_file_range, SYS_copy_file_range, in, in_off, out, out_off, len, flags);
+    return moved(out, NATIVE(copy_file_range, SYS_copy_file_range, in, in_off, out, out_off, len, flags));
 }
 
 ssize_t hook_splice(int in, off_t *in_off, int out, off_t *out_off, size_t len, unsigned flags) {
     int r = hook_settled(out);
     r = r < 0 ? r : hook_settled(in);
-    return r < 0 ? hook_ret(r) : NATIVE(splice, SYS_splice, in, in_off, out, out_off, len, flags);
+    return r < 0 ? hook_ret(r) : moved(out, NATIVE(splice, SYS_splice, in, in_off, out, out_off, len, flags));
 }
 
 off_t hook_lseek(int fd, off_t off, int whence) {
@@ -161,7 +171,7 @@ off_t hook_lseek(int fd, off_t off, int whence) {
     return LIKELY(f == NULL) ? NATIVE(lseek, SYS_lseek, fd, off, whence) : hook_ret(file_lseek(f, fd, off, whence));
 }
 
-// A change by the kernel comes after the times that the program has set.
+// The same for calls that move no bytes.
 static int changed(int fd, int r) {
     struct file *f = hook_captured(fd);
     if (UNLIKELY(f != NULL) && r == 0) {
