@@ -151,6 +151,10 @@ int hook_mkostemps(char *tmpl, int suffix, int flags) {
     return MADE(mkostemps, tmpl, flags, tmpl, suffix, flags);
 }
 
+char *hook_mkdtemp(char *tmpl) {
+    return no_way(tmpl) ? NULL : REAL(mkdtemp) != NULL ? real.mkdtemp(tmpl) : (missing(), NULL);
+}
+
 #define HOOKS_OPEN
 #define HOOK_ALIAS HOOK_TWIN
 #include "hooks.h"

@@ -244,6 +244,45 @@ int hook_fsetpos(FILE *fp, const fpos_t *pos) {
     return REAL(fsetpos) != NULL ? real.fsetpos(fp, pos) : -1;
 }
 
+// ---- By libc's own FILE on a descriptor
+
+static int print(int fd, int chk, const char *format, va_list ap) {
+    struct file *f = hook_captured(fd);
+    if (UNLIKELY(f != NULL)) {
+        file_before_libc(f, fd, -1);
+    }
+    int r = chk < 0 ? (REAL(vdprintf) != NULL ? real.vdprintf(fd, format, ap) : -1)
+                    : (REAL(__vdprintf_chk) != NULL ? real.__vdprintf_chk(fd, chk, format, ap) : -1);
+    if (UNLIKELY(f != NULL) && r > 0) {
+        file_touch(f);
+    }
+    return r;
+}
+
+int hook_vdprintf(int fd, const char *format, va_list ap) {
+    return print(fd, -1, format, ap);
+}
+
+int hook___vdprintf_chk(int fd, int chk, const char *format, va_list ap) {
+    return print(fd, chk < 0 ? 0 : chk, format, ap);
+}
+
+int hook_dprintf(int fd, const char *format, ...) {
+    va_list ap;
+    va_start(ap, format);
+    int r = print(fd, -1, format, ap);
+    va_end(ap);
+    return r;
+}
+
+int hook___dprintf_chk(int fd, int chk, const char *format, ...) {
+    va_list ap;
+    va_start(ap, format);
+    int r = print(fd, chk < 0 ? 0 : chk, format, ap);
+    va_end(ap);
+    return r;
+}
+
 // ---- fwrite
 
 // Room that libc would fill before it writes. With nothing pending it would as well, to the same end.

@@ -10,6 +10,7 @@
 #include "namecalls.h"
 #include "way.h"
 
+#include <dlfcn.h>
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
@@ -260,6 +261,23 @@ int hook_fanotify_mark(int fd, unsigned flags, uint64_t mask, int dirfd, const c
 key_t hook_ftok(const char *path, int id) {
     publish_first(AT_FDCWD, path, true);
     return REAL(ftok) != NULL ? real.ftok(path, id) : missing();
+}
+
+// The loader opens by itself. Who has called it says where it looks: so these go on by a jump.
+static void before_load(const char *path, int mode) {
+    if (UNLIKELY(!names_native()) && !(mode & RTLD_NOLOAD) && guard_readable(path) && strchr(path, '/') != NULL) {
+        names_publish(AT_FDCWD, path, true);
+    }
+}
+
+void *hook_dlopen(const char *path, int mode) {
+    before_load(path, mode);
+    return REAL(dlopen) != NULL ? real.dlopen(path, mode) : NULL;
+}
+
+void *hook_dlmopen(long space, const char *path, int mode) {
+    before_load(path, mode);
+    return REAL(dlmopen) != NULL ? real.dlmopen(space, path, mode) : NULL;
 }
 
 // ---- What makes a name: EEXIST and EADDRINUSE are the kernel's to say

@@ -36,6 +36,7 @@ HOOK(mkstemps, int, (char *tmpl, int suffix))
 HOOK_ALIAS(mkstemps64, mkstemps)
 HOOK(mkostemps, int, (char *tmpl, int suffix, int flags))
 HOOK_ALIAS(mkostemps64, mkostemps)
+HOOK(mkdtemp, char *, (char *tmpl))
 #endif
 
 #if defined(HOOKS_ALL) || defined(HOOKS_STDIO) // hook_stdio.c
@@ -62,6 +63,10 @@ HOOK(fsetpos, int, (FILE * fp, const fpos_t *pos))
 HOOK_ALIAS(fsetpos64, fsetpos)
 HOOK_ALIAS(_IO_fsetpos, fsetpos)
 HOOK_ALIAS(_IO_fsetpos64, fsetpos)
+HOOK(dprintf, int, (int fd, const char *format, ...))
+HOOK(vdprintf, int, (int fd, const char *format, va_list ap))
+HOOK(__dprintf_chk, int, (int fd, int chk, const char *format, ...))
+HOOK(__vdprintf_chk, int, (int fd, int chk, const char *format, va_list ap))
 #endif
 
 #if defined(HOOKS_ALL) || defined(HOOKS_FD) // hook_fd.c
@@ -241,6 +246,8 @@ HOOK(name_to_handle_at, int, (int dirfd, const char *path, struct file_handle *h
 HOOK(inotify_add_watch, int, (int fd, const char *path, uint32_t mask))
 HOOK(fanotify_mark, int, (int fd, unsigned flags, uint64_t mask, int dirfd, const char *path))
 HOOK(ftok, key_t, (const char *path, int id))
+HOOK(dlopen, void *, (const char *path, int mode))
+HOOK(dlmopen, void *, (long space, const char *path, int mode))
 HOOK(bind, int, (int fd, const struct sockaddr *addr, unsigned len))
 HOOK(mknod, int, (const char *path, mode_t mode, dev_t dev))
 HOOK(mknodat, int, (int dirfd, const char *path, mode_t mode, dev_t dev))

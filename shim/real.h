@@ -22,6 +22,7 @@
 #include <glob.h>
 #include <linux/openat2.h>
 #include <spawn.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <sys/resource.h>
 #include <sys/stat.h>

@@ -187,6 +187,20 @@ def plugged(how):
     return lambda: proc("plugin", how + ":" + plugin())
 
 
+def caller():
+    """A library that loads another along its own RUNPATH: the loader looks at who has called dlopen."""
+    inner = os.path.join(OWN, "run", "sub")
+    os.makedirs(inner, exist_ok=True)
+    for name, code in (("sub/libinner-x.so", "int inner(void) { return 7; }"), ("libcaller.so", """
+        #include <dlfcn.h>
+        static const char name[] = "libinner-x.so";
+        int load(void) { return dlopen(name, RTLD_NOW) != 0 && dlmopen(LM_ID_NEWLM, name, RTLD_NOW) != 0; }""")):
+        sh("gcc", "-D_GNU_SOURCE", "-shared", "-fPIC", "-Wl,-rpath,$ORIGIN/sub", "-x", "c", "-", "-o",
+           os.path.join(OWN, "run", name), input=code)
+    code = "import ctypes\nopen('s.bin', 'wb').write(b'x')\nassert ctypes.CDLL('%s/run/libcaller.so').load() == 1"
+    same([PYTHON, "-c", code % OWN])
+
+
 def constructors():
     """A library that saves when it is loaded and unloaded, preloaded on either side, so before and behind ours."""
     env = {"PLUGIN_BEGIN": "begin.bin", "PLUGIN_END": "end.bin"}
@@ -302,6 +316,7 @@ run_cases([(m, lambda m=m: proc(m)) for m in MODES] +
            ("abort", "term", "segv", "quick", "_Exit", "_exit", "group", "thread", "exit")] +
           [("closed-std", closed_std), ("shells", shells)] + [(n, python(n)) for n in sorted(PY)] +
           [("dlopen", plugged("o")), ("deepbind", plugged("b")), ("dlmopen", plugged("m")),
+           ("caller", caller),
            ("constructors", constructors), ("jemalloc", allocator("libjemalloc.so.2")),
            ("tcmalloc", allocator("libtcmalloc_minimal.so.4")), ("asan", asan), ("static", static),
            ("fakeroot-first", fakeroot(True)), ("fakeroot-behind", fakeroot(False)),

@@ -8,7 +8,9 @@
 # publishes nothing before it is waited for (FASTCKPT_BREAK=9), as root and another user. Cannot see races, crashes.
 #   namefuzz.py SEED...   these seeds   namefuzz.py FILE...   these scripts   namefuzz.py -p SEED   prints the script
 
+import glob
 import os
+import platform
 import subprocess
 import sys
 import time
@@ -21,6 +23,8 @@ from canaries import engine  # noqa: E402
 import fuzzing  # noqa: E402
 import namefuzz  # noqa: E402
 
+LIBZ = glob.glob("/usr/lib/*/libz.so.1")[0]
+GETCWD = {"x86_64": 79, "aarch64": 17}[platform.machine()]
 SECONDS = 4.0  # of new seeds for each of two variants
 SEEDS = 200
 FIRST = int(os.environ.get("SEED") or 0) * 1000000 + 1
@@ -41,6 +45,51 @@ def holds(held):
     assert os.listdir(box.d) == ["old.pt"], "something was done before it was waited for"
     p.communicate("\n", timeout=20)
     assert p.returncode == 0 and os.listdir(box.d) == ["new.pt"]
+    box.close()
+
+
+# Names that the C library finds by itself, while their change is queued.
+BY_LIBC = """
+import ctypes, os, shutil, sys
+libc = ctypes.CDLL(None, use_errno=True)
+for f in (libc.mkdtemp, libc.getcwd, libc.get_current_dir_name):
+    f.restype = ctypes.c_char_p
+def of(call, *args):
+    try:
+        return call(*args)
+    except OSError as e:
+        return type(e).__name__
+def emptied(name):
+    os.mkdir(name)
+    with open(name + "/f", "wb") as f: f.write(b"x")
+    os.sync()
+    with open("before", "wb") as f: f.write(b"x")
+    os.unlink(name + "/f")
+emptied("d")
+os.rmdir("d")
+template = ctypes.create_string_buffer(b"d/XXXXXX")
+print(libc.mkdtemp(template), ctypes.get_errno(), os.listdir("."))
+shutil.copyfile(sys.argv[1], "tmp")
+os.replace("tmp", "lib.so")
+print(ctypes.CDLL("./lib.so").zlibVersion() != 0)
+shutil.copyfile("/bin/true", "tmp")
+os.chmod("tmp", 0o755)
+os.replace("tmp", "program")
+print(of(os.posix_spawn, "program", ["program"], os.environ) != "FileNotFoundError", os.wait()[1])
+emptied("e")
+os.chdir("e")
+os.rmdir("../e")
+os.environ["PWD"] = "/nowhere"
+print(of(os.getcwd), libc.get_current_dir_name(), libc.syscall(%d, template, 9), ctypes.get_errno())
+print(of(os.listdir, "."))
+""" % GETCWD
+
+
+def by_libc(held):
+    box = Box("by-libc", ENGINE=held)
+    n, r = (box.run([PYTHON, "-c", BY_LIBC, LIBZ], cwd=d, shim=s, timeout=60)
+            for s, d in ((False, box.native_d), (True, box.d)))
+    assert n.rc == r.rc == 0 and n.out == r.out, "%r, natively %r" % (r, n)
     box.close()
 
 
@@ -72,6 +121,8 @@ def main():
     held = engine(9)
     with case("names_held"):
         holds(held)
+    with case("names_by_libc"):
+        by_libc(held)
     for name, first, fuzzer in list(fuzzers(held))[:2]:
         with case("names_kept_" + name):
             kept(fuzzer)

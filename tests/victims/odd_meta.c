@@ -9,6 +9,7 @@
 #include <fcntl.h>
 #include <linux/stat.h>
 #include <sys/inotify.h>
+#include <sys/sendfile.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <sys/syscall.h>
@@ -87,6 +88,12 @@ static long by_dirfd(int fd, bool text) {
 static long by_link(long (*call)(const char *path)) {
     long r = symlink(proc, "g") < 0 ? -1 : call("g");
     return r;
+}
+
+// Bytes that come behind times that were set.
+static long then(int fd, long r) {
+    struct stat st;
+    return r < 0 ? r : fstat(fd, &st) < 0 ? -1 : r * 10 + (st.st_mtime < LONG_AGO);
 }
 
 static long cut(const char *path) {
@@ -182,6 +189,11 @@ static void links(void) {
     F(put(proc, O_RDWR | O_CREAT, -1)); F((put(proc, O_WRONLY, 1 << 20), write(fd, block, 100000)));
     F(by_stream(proc, "w")); F(by_stream(proc, "a")); F(by_stream(proc, "r")); F(by_dirfd(fd, false));
     F(by_dirfd(fd, true)); F(by_link(size_of)); F(by_link(link_of) > 0); F(by_link(cut)); F(by_link(time_of) > 0);
+    F((futimens(fd, TIMES(5, 6)), then(fd, splice(pipes[0], NULL, fd, NULL, 10, 0))));
+    F((futimens(fd, TIMES(5, 6)), then(fd, pwritev2(fd, IOV({block, 9}), 1, 5, RWF_DSYNC))));
+    F((futimens(fd, TIMES(5, 6)), then(fd, sendfile(fd, ro, OFF(0), 100))));
+    F((futimens(fd, TIMES(5, 6)), then(fd, copy_file_range(ro, OFF(0), fd, OFF(9), 100, 0))));
+    F((lseek(fd, (1 << 20) + 9, SEEK_SET), dprintf(fd, "%s", "printed"))); F(dprintf(fd, "%s", "printed"));
     F((futimens(fd, TIMES(5, 6)), time_of(proc))); F((futimens(fd, TIMES(5, 6)), time_of("f")));
     F((utimes(proc, TVS(5, 6)), time_of("f"))); F((unlink("f"), size_of(proc))); F((unlink("f"), end_of(proc, O_RDWR)));
 }
