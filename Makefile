@@ -140,7 +140,7 @@ $(B)/unit/%: tests/unit/%.c $(B)/core.a $(B)/flags
 	$(CC) $(FLAGS) $(SAN) -MF $@.d $< $(B)/core.a $(URING) $(DEFLATE) -lz -lcriterion -pthread -o $@
 
 # On the simulated disk, which takes the place of io.
-SIMDISK := $(patsubst %,$(B)/obj/tests/lib/%.o,simdisk simdisk_io simdisk_cut)
+SIMDISK := $(patsubst %,$(B)/obj/tests/lib/%.o,simdisk simdisk_calls simdisk_io simdisk_cut)
 $(B)/unit/test_crash $(B)/unit/test_crash_stripes: $(B)/unit/%: tests/unit/%.c $(SIMDISK) $(B)/core.a $(B)/flags
 	@mkdir -p $(@D)
 	$(CC) $(FLAGS) $(SAN) -MF $@.d $< $(SIMDISK) $(B)/core.a $(DEFLATE) -lcriterion -pthread -o $@

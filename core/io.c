@@ -111,10 +111,6 @@ static int call_linkat(int olddir, const char *old, int newdir, const char *name
     return os_linkat(olddir, old, newdir, name, 0);
 }
 
-static int call_renameat(int olddir, const char *old, int newdir, const char *name) {
-    return os_renameat2(olddir, old, newdir, name, 0);
-}
-
 static int call_unlinkat(int dirfd, const char *name, int flags) {
     return os_unlinkat(dirfd, name, flags);
 }
@@ -128,7 +124,7 @@ static int call_close(int fd) {
     {                                                                                                                  \
         .pwrite_all = os_pwrite_all, .fsync = os_fsync, .write_out = call_write_out, .fallocate = os_fallocate,        \
         .ftruncate = os_ftruncate, .futimens = call_futimens, .link_fd = call_link_fd, .linkat = call_linkat,          \
-        .renameat = call_renameat, .unlinkat = call_unlinkat, .sync_dir = call_sync_dir,                               \
+        .renameat = os_renameat2, .unlinkat = call_unlinkat, .sync_dir = call_sync_dir,                               \
         .sync_names = call_sync_names, .close = call_close, .stat_name = call_stat_name,                               \
     }
 

@@ -29,7 +29,7 @@ struct io_calls {
     int (*futimens)(int fd, const struct timespec ts[2]);
     int (*link_fd)(int fd, int dirfd, const char *name); // gives the unnamed inode of `fd` a name
     int (*linkat)(int olddir, const char *old, int newdir, const char *name);
-    int (*renameat)(int olddir, const char *old, int newdir, const char *name);
+    int (*renameat)(int olddir, const char *old, int newdir, const char *name, unsigned flags); // as renameat2
     int (*unlinkat)(int dirfd, const char *name, int flags); // flags: 0 or AT_REMOVEDIR
     int (*sync_dir)(int dirfd);                              // dirfd may be O_PATH
     int (*sync_names)(int dirfd); // what the program has renamed by itself, where an fsync may overtake it (btrfs)

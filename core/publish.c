@@ -208,7 +208,7 @@ static int replace(struct file_slot *f) {
         return r;
     }
     BREAK_POINT("publish-hidden");
-    return io_calls.renameat(f->fd_dir, tmp, f->fd_dir, f->name);
+    return io_calls.renameat(f->fd_dir, tmp, f->fd_dir, f->name, 0);
 }
 
 static bool later(const struct timespec *a, const struct timespec *b) {
@@ -245,7 +245,7 @@ static int name_one(struct state *st, struct file_slot *f, bool *new_name) {
         if (is_forbidden(st, f) && os_fstatat(f->fd_dir, f->name, &s, AT_SYMLINK_NOFOLLOW) == 0) {
             return -ECANCELED;
         }
-        return beaten(f) ? 0 : io_calls.renameat(f->fd_dir, f->hidden, f->fd_dir, f->name);
+        return beaten(f) ? 0 : io_calls.renameat(f->fd_dir, f->hidden, f->fd_dir, f->name, 0);
     }
     int r = io_calls.link_fd(f->fd_own, f->fd_dir, f->name);
     *new_name = r == 0;
@@ -278,7 +278,7 @@ static int change_one(struct state *st, struct file_slot *f) {
     }
     if (f->kind == SLOT_RENAME) {
         f->summed = os_fstat(f->fd_own, &s) == 0 ? s.st_ctim : f->summed; // its checksums stay good (sums.h)
-        int r = io_calls.renameat(f->fd_dir, f->name, f->fd_to, f->to);
+        int r = io_calls.renameat(f->fd_dir, f->name, f->fd_to, f->to, 0);
         return r == -ENOENT ? 0 : r;
     }
     int r = io_calls.unlinkat(f->fd_dir, f->name, f->kind == SLOT_RMDIR ? AT_REMOVEDIR : 0);

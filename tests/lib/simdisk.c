@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 //
-// simdisk: see simdisk.h. The operations and their model; what is left after a power cut is in simdisk_cut.c.
+// simdisk: see simdisk.h. The model, deaths and failures; the calls are simdisk_calls.c's, what is left after a power
+// cut simdisk_cut.c's.
 
 #include "core/os.h"
 #include "simdisk_inside.h"
@@ -137,7 +138,7 @@ static void note(struct sim_inode *x, struct sim_change change) {
     x->change[x->n_changes++] = change;
 }
 
-static void note_size(struct sim_inode *x) {
+void sim_note_size(struct sim_inode *x) {
     struct stat s;
     if (x->plain) {
         return;
@@ -149,19 +150,19 @@ static void note_size(struct sim_inode *x) {
     }
 }
 
-/** After a write: the blocks it touched, as they are now. */
-static void note_blocks(struct sim_inode *x, off_t off, size_t len) {
+void sim_note_blocks(struct sim_inode *x, off_t off, size_t len) {
     if (x->plain) {
         return;
     }
-    for (unsigned b = (unsigned)(off / SIM_BLOCK); b <= (off + (off_t)len - 1) / SIM_BLOCK; b++) {
+    unsigned first = (unsigned)(off / SIM_BLOCK); // of what nobody expects anything, only the size
+    for (unsigned b = first; x->id && b <= (off + (off_t)len - 1) / SIM_BLOCK; b++) {
         char buf[SIM_BLOCK] = {0};
         cr_assert_geq(pread(x->fd, buf, sizeof buf, (off_t)b * SIM_BLOCK), 0);
         unsigned slot = block_slot(x, b);
         x->block[slot].now = sim_hash(buf);
         note(x, (struct sim_change){.block = slot, .value = x->block[slot].now});
     }
-    note_size(x);
+    sim_note_size(x);
 }
 
 void sim_expect(int fd, unsigned id, uint64_t size, const unsigned *blocks, unsigned n,
@@ -188,17 +189,41 @@ int sim_open(unsigned id) {
     return 0;
 }
 
-static void note_name(struct sim_op op) {
+void sim_note_name(struct sim_op op) {
     cr_assert_lt(sim.n_ops, SIM_OPS);
     op.at = ++sim.ops;
     sim.op[sim.n_ops++] = op;
 }
 
-static struct sim_op name_op(enum sim_kind kind, int dirfd, const char *name, unsigned inode) {
+struct sim_op sim_name_op(enum sim_kind kind, int dirfd, const char *name, unsigned inode) {
     struct sim_op op = {.kind = kind, .dir = sim_dir(dirfd), .inode = inode};
     cr_assert_lt(strlen(name), SIM_NAME);
     strcpy(op.name, name);
     return op;
+}
+
+void sim_make_durable(struct sim_inode *x, uint64_t at) {
+    unsigned kept = 0;
+    sim_forget_undo(x, at);
+    for (unsigned i = 0; i < x->n_changes; i++) {
+        struct sim_change c = x->change[i];
+        if (c.lost || (at > 0 && !(c.out && c.out_at < at))) {
+            x->change[kept++] = c;
+        } else if (c.is_size) {
+            x->size_durable = c.value;
+        } else {
+            x->block[c.block].durable = c.value;
+        }
+    }
+    x->n_changes = kept;
+}
+
+void sim_out_durable(uint64_t dev, uint64_t at) {
+    for (unsigned i = 0; i < sim.n_inodes; i++) {
+        if (sim.inode[i].dev == dev) {
+            sim_make_durable(&sim.inode[i], at);
+        }
+    }
 }
 
 // ---- Steps, failures, deaths
@@ -208,11 +233,10 @@ static void ghost_run(unsigned i) {
     sim.ghost[i] = sim.ghost[--sim.n_ghosts];
     sim_note_undo(&sim.inode[g.inode], g.off, g.len);
     cr_assert_eq(pwrite(sim.inode[g.inode].fd, g.buf, g.len, g.off), (ssize_t)g.len);
-    note_blocks(&sim.inode[g.inode], g.off, g.len);
+    sim_note_blocks(&sim.inode[g.inode], g.off, g.len);
 }
 
-/** Waits for the direct writes of a dead engine on this inode, as the inode's lock does. */
-static void ghosts_of(unsigned inode) {
+void sim_ghosts_of(unsigned inode) {
     for (unsigned i = 0; i < sim.n_ghosts;) {
         if (sim.ghost[i].inode == inode) {
             ghost_run(i);
@@ -228,7 +252,7 @@ void sim_settle_ghosts(void) {
     }
 }
 
-static void step(void) {
+void sim_step(void) {
     sim_steps++;
     if (sim.n_ghosts && sim_random(6) == 0) {
         ghost_run(sim_random(sim.n_ghosts));
@@ -256,243 +280,22 @@ bool sim_failing(uint64_t dev) {
     return sim.fail_to && dev == sim.fail_dev && sim_steps >= sim.fail_from && sim_steps < sim.fail_to;
 }
 
-static bool dir_failing(int dirfd) {
-    return sim_failing(sim.dir[sim_dir(dirfd)].dev);
-}
-
-static int failed(void) {
-    step();
-    return -EIO;
-}
-
-// ---- The calls
-
-static int d_pwrite_all(int fd, const void *buf, size_t len, off_t off) {
-    struct sim_inode *x = &sim.inode[sim_inode_of(fd)];
-    bool fails = sim_failing(x->dev);
-    len = fails ? len / 2 : len; // some of it has arrived
-    if (len) {
-        sim_note_undo(x, off, len);
-        cr_assert_eq(pwrite(x->fd, buf, len, off), (ssize_t)len);
-        note_blocks(x, off, len);
-    }
-    step();
-    return fails ? -EIO : 0;
-}
-
-/** All changes of it, or those that were written out before the operation on names number `at`. */
-static void make_durable(struct sim_inode *x, uint64_t at) {
-    unsigned kept = 0;
-    sim_forget_undo(x, at);
-    for (unsigned i = 0; i < x->n_changes; i++) {
-        struct sim_change c = x->change[i];
-        if (c.lost || (at > 0 && !(c.out && c.out_at < at))) {
-            x->change[kept++] = c;
-        } else if (c.is_size) {
-            x->size_durable = c.value;
-        } else {
-            x->block[c.block].durable = c.value;
-        }
-    }
-    x->n_changes = kept;
-}
-
-void sim_out_durable(uint64_t dev, uint64_t at) {
-    for (unsigned i = 0; i < sim.n_inodes; i++) {
-        if (sim.inode[i].dev == dev) {
-            make_durable(&sim.inode[i], at);
-        }
-    }
-}
-
-/** An fsync that fails has given the bytes up: no later one brings them to the disk. The error is told once to each
- *  description. */
-static int sync_inode(int fd, bool durable) {
-    struct sim_inode *x = &sim.inode[sim_inode_of(fd)];
-    bool fails = sim_failing(x->dev);
-    for (unsigned i = 0; i < x->n_changes; i++) {
-        struct sim_change *c = &x->change[i];
-        c->lost |= fails;
-        if (!durable && !c->out && sim.order == SIM_JOURNAL) {
-            c->out = true;
-            c->out_at = sim.ops;
-        }
-    }
-    for (unsigned i = 0; i < x->n_undo && !durable && sim.order == SIM_JOURNAL; i++) {
-        x->undo[i].out_at = x->undo[i].out ? x->undo[i].out_at : sim.ops;
-        x->undo[i].out = true;
-    }
-    x->errors += fails;
-    if (durable && !fails) {
-        make_durable(x, 0);
-    }
-    int ret = x->errors != x->told[fd % SIM_FDS] ? -EIO : 0;
-    x->told[fd % SIM_FDS] = x->errors;
-    step();
-    return ret;
-}
-
-static int d_fsync(int fd) {
-    return sync_inode(fd, true);
-}
-
-static int d_write_out(int fd) {
-    return sync_inode(fd, false);
-}
-
-static int d_fallocate(int fd, int mode, off_t off, off_t len) {
-    unsigned i = sim_inode_of(fd);
-    ghosts_of(i);
-    if (sim_failing(sim.inode[i].dev)) {
-        return failed();
-    }
-    int ret = sim.inode[i].plain ? os_ftruncate(fd, off + len) : os_fallocate(fd, mode, off, len); // not in memory
-    note_size(&sim.inode[i]);
-    step();
-    return ret;
-}
-
-static int d_ftruncate(int fd, off_t len) {
-    struct sim_inode *x = &sim.inode[sim_inode_of(fd)];
-    if (sim_failing(x->dev)) {
-        return failed();
-    }
-    int ret = os_ftruncate(fd, len);
-    note_size(x);
-    step();
-    return ret;
-}
-
-static int d_futimens(int fd, const struct timespec ts[2]) {
-    (void)ts;
-    if (sim_failing(sim.inode[sim_inode_of(fd)].dev)) {
-        return failed();
-    }
-    step();
-    return 0;
-}
-
-static int d_link_fd(int fd, int dirfd, const char *name) {
-    if (dir_failing(dirfd)) {
-        return failed();
-    }
-    char path[32];
-    snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
-    int ret = os_linkat(AT_FDCWD, path, dirfd, name, AT_SYMLINK_FOLLOW);
-    if (ret == 0) {
-        note_name(name_op(SIM_LINK, dirfd, name, sim_inode_of(fd)));
-    }
-    step();
-    return ret;
-}
-
-static unsigned inode_at(int dirfd, const char *name) {
-    int fd = openat(dirfd, name, O_RDWR);
-    cr_assert_geq(fd, 0, "%s: %s", name, strerror(errno));
-    unsigned i = sim_inode_of(fd);
-    close(fd);
-    return i;
-}
-
-static int d_linkat(int olddir, const char *old, int newdir, const char *name) {
-    if (dir_failing(newdir)) {
-        return failed();
-    }
-    int ret = os_linkat(olddir, old, newdir, name, 0);
-    if (ret == 0) {
-        note_name(name_op(SIM_LINK, newdir, name, inode_at(newdir, name)));
-    }
-    step();
-    return ret;
-}
-
-static int d_renameat(int olddir, const char *old, int newdir, const char *name) {
-    if (dir_failing(newdir)) {
-        return failed();
-    }
-    int ret = os_renameat2(olddir, old, newdir, name, 0);
-    if (ret == 0) {
-        struct sim_op op = name_op(SIM_RENAME, newdir, name, inode_at(newdir, name));
-        op.from = sim_dir(olddir);
-        strcpy(op.old, old);
-        note_name(op);
-    }
-    step();
-    return ret;
-}
-
-static int d_unlinkat(int dirfd, const char *name, int flags) {
-    if (dir_failing(dirfd)) {
-        return failed();
-    }
-    int ret = os_unlinkat(dirfd, name, flags);
-    if (ret == 0) {
-        note_name(name_op(SIM_UNLINK, dirfd, name, 0));
-    }
-    step();
-    return ret;
-}
-
-static int d_sync_dir(int dirfd) {
-    if (dir_failing(dirfd)) {
-        return failed();
-    }
-    sim_names_durable(sim_dir(dirfd));
-    step();
-    return 0;
-}
-
-/** Names of this model that the engine does not make are in order by themselves. */
-static int d_sync_names(int dirfd) {
-    (void)dirfd;
-    step();
-    return 0;
-}
-
-/** Times that a sudden death does not change: what is linked again has the same ones. */
-static int d_stat_name(int dirfd, const char *name, struct stat *s) {
-    int r = os_fstatat(dirfd, name, s, AT_SYMLINK_NOFOLLOW);
-    s->st_ctim = (struct timespec){.tv_sec = 1};
-    return r;
-}
-
-static int d_close(int fd) {
-    return os_close(fd);
-}
-
-#define SIM_CALLS                                                                                                      \
-    {                                                                                                                  \
-        .pwrite_all = d_pwrite_all, .fsync = d_fsync, .write_out = d_write_out, .fallocate = d_fallocate,              \
-        .ftruncate = d_ftruncate, .futimens = d_futimens, .link_fd = d_link_fd, .linkat = d_linkat,                    \
-        .renameat = d_renameat, .unlinkat = d_unlinkat, .sync_dir = d_sync_dir, .sync_names = d_sync_names,            \
-        .close = d_close, .stat_name = d_stat_name,                                                                    \
-    }
-struct io_calls io_calls = SIM_CALLS;
-
-bool io_known_fs(int fd) {
-    (void)fd;
-    return true;
-}
-
-bool io_keeps_order(int fd, uint64_t dev) {
-    (void)fd, (void)dev;
-    return sim.order == SIM_JOURNAL;
-}
+// ---- What the program does
 
 void sim_program_write(int fd, const void *buf, size_t len, off_t off) {
     struct sim_inode *x = &sim.inode[sim_inode_of(fd)];
     sim_note_undo(x, off, (size_t)len);
     cr_assert_eq(pwrite(fd, buf, len, off), (ssize_t)len);
-    note_blocks(x, off, len);
+    sim_note_blocks(x, off, len);
 }
 
 void sim_program_created(int fd, int dirfd, const char *name) {
-    note_name(name_op(SIM_LINK, dirfd, name, sim_inode_of(fd)));
+    sim_note_name(sim_name_op(SIM_LINK, dirfd, name, sim_inode_of(fd)));
 }
 
 void sim_all_durable(void) {
     for (unsigned i = 0; i < sim.n_inodes; i++) {
-        make_durable(&sim.inode[i], 0);
+        sim_make_durable(&sim.inode[i], 0);
     }
     for (unsigned d = 0; d < sim.n_dirs; d++) {
         sim_names_durable(d);

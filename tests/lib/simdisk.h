@@ -17,7 +17,7 @@
 
 #include <setjmp.h>
 
-#define SIM_NAME     32
+#define SIM_NAME     64
 #define SIM_INODES   96
 #define SIM_DIRS_MAX 8
 #define SIM_NAMES    128
@@ -77,8 +77,14 @@ void sim_power_cut(void (*check)(const struct sim_entry *entries, unsigned n));
 void sim_keep_alive(const int *dirs, unsigned n);
 /** A file of a stripe: only what an undone write does is modelled. */
 void sim_plain(int fd);
-/** The power cut: files and directories become what is left by one of the ways, which chance names. */
+/** What is in this directory is durable, and from now on part of the model. */
+void sim_know_dir(int dirfd);
+/** Does the model itself hold this descriptor? */
+bool sim_is_own(int fd);
+/** The power cut: files and directories become what is left by one of the ways, which chance names, and durable. */
 void sim_cut_now(const int *dirfds); // of the directories, by number
+/** A file system that renames and can do no more than that: no RENAME_EXCHANGE, no RENAME_NOREPLACE. */
+void sim_rename_only(bool on);
 /** What the running system sees. */
 unsigned sim_now(struct sim_entry entries[SIM_NAMES]);
 

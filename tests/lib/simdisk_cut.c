@@ -6,6 +6,7 @@
 #include "simdisk_inside.h"
 
 #include <criterion/criterion.h>
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -48,9 +49,13 @@ static void set_name(struct sim_names *names, unsigned dir, const char *name, un
     }
 }
 
+static bool is_move(const struct sim_op *op) {
+    return op->kind == SIM_RENAME || op->kind == SIM_EXCHANGE;
+}
+
 static void apply(struct sim_names *names, const struct sim_op *op) {
-    if (op->kind == SIM_RENAME) {
-        set_name(names, op->from, op->old, 0, false);
+    if (is_move(op)) {
+        set_name(names, op->from, op->old, op->inode_from, op->kind == SIM_EXCHANGE);
     }
     set_name(names, op->dir, op->name, op->inode, op->kind != SIM_UNLINK);
 }
@@ -58,7 +63,7 @@ static void apply(struct sim_names *names, const struct sim_op *op) {
 void sim_names_durable(unsigned dir) {
     unsigned g = group_of(dir), last = 0, kept = 0;
     for (unsigned i = 0; i < sim.n_ops; i++) {
-        bool touched = sim.op[i].dir == dir || (sim.op[i].kind == SIM_RENAME && sim.op[i].from == dir);
+        bool touched = sim.op[i].dir == dir || (is_move(&sim.op[i]) && sim.op[i].from == dir);
         last = touched ? i + 1 : last;
     }
     for (unsigned i = 0; i < sim.n_ops; i++) {
@@ -197,6 +202,9 @@ void sim_keep_alive(const int *dirs, unsigned n) {
     sim.real_cut = true;
     sim.n_alive = n;
     memcpy(sim.alive, dirs, n * sizeof *dirs);
+    for (unsigned i = 0; i < sim.n_inodes; i++) {
+        sim_name_alive(i);
+    }
 }
 
 void sim_name_alive(unsigned inode) {
@@ -213,10 +221,7 @@ void sim_name_alive(unsigned inode) {
 }
 
 void sim_plain(int fd) {
-    unsigned n = sim.n_alive;
-    sim.n_alive = 0; // it keeps its name
     sim.inode[sim_inode_of(fd)].plain = true;
-    sim.n_alive = n;
 }
 
 /** Of the writes that are not synced some are there, some are not, some are torn. */
@@ -241,6 +246,43 @@ static void undo_some(struct sim_inode *x, uint64_t reached) {
     if (fate == GONE && !x->plain) {
         cr_assert_eq(ftruncate(x->fd, (off_t)size), 0);
     }
+}
+
+static void is_durable_now(struct sim_inode *x) {
+    struct stat s;
+    cr_assert_eq(fstat(x->fd, &s), 0);
+    sim_forget_undo(x, 0);
+    x->n_changes = x->errors = 0;
+    memset(x->told, 0, sizeof x->told);
+    x->size_durable = x->size_now = (uint64_t)s.st_size;
+}
+
+void sim_know_dir(int dirfd) {
+    unsigned dir = sim_dir(dirfd);
+    DIR *d = fdopendir(openat(dirfd, ".", O_RDONLY | O_DIRECTORY));
+    cr_assert(d);
+    for (struct dirent *e; (e = readdir(d));) {
+        int fd = e->d_type == DT_REG ? openat(dirfd, e->d_name, O_RDWR) : -1;
+        if (fd >= 0) {
+            cr_assert_lt(strlen(e->d_name), SIM_NAME);
+            set_name(&sim.durable, dir, e->d_name, sim_inode_of(fd), true);
+            close(fd);
+        }
+    }
+    closedir(d);
+}
+
+bool sim_is_own(int fd) {
+    for (unsigned i = 0; i < sim.n_inodes; i++) {
+        if (sim.inode[i].fd == fd) {
+            return true;
+        }
+    }
+    return false;
+}
+
+void sim_rename_only(bool on) {
+    sim.no_flags = on;
 }
 
 static void make_names(const struct sim_names *names, const int *dirfds) {
@@ -279,6 +321,11 @@ void sim_cut_now(const int *dirfds) {
         undo_some(&sim.inode[i], reached_on(&reached, sim.inode[i].dev));
     }
     make_names(&names, dirfds);
+    sim.durable = names;
+    sim.n_ops = sim.n_ghosts = 0;
+    for (unsigned i = 0; i < sim.n_inodes; i++) {
+        is_durable_now(&sim.inode[i]);
+    }
 }
 
 unsigned sim_now(struct sim_entry entries[SIM_NAMES]) {

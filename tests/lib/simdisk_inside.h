@@ -52,13 +52,13 @@ struct sim_inode {
     unsigned told[SIM_FDS];
 };
 
-enum sim_kind { SIM_LINK, SIM_UNLINK, SIM_RENAME };
+enum sim_kind { SIM_LINK, SIM_UNLINK, SIM_RENAME, SIM_EXCHANGE };
 
 struct sim_op {
     enum sim_kind kind;
     uint64_t at;        // its place in the order of all
-    unsigned dir, from; // RENAME: from `old` in `from`
-    unsigned inode;
+    unsigned dir, from; // RENAME, EXCHANGE: from `old` in `from`
+    unsigned inode, inode_from; // EXCHANGE: what `old` is then
     char name[SIM_NAME], old[SIM_NAME];
 };
 
@@ -106,7 +106,7 @@ struct sim {
     struct sim_work in_hand;
     unsigned die_at, fail_from, fail_to;
     uint64_t fail_dev;
-    bool real_cut;
+    bool real_cut, no_flags;
     unsigned n_alive;
     int alive[SIM_DIRS_MAX];
 };
@@ -114,6 +114,18 @@ extern struct sim sim;
 
 /** The model's number of the inode open as `fd`. */
 unsigned sim_inode_of(int fd);
+/** One operation is done: another inode's late write, a power cut or a death may come. */
+void sim_step(void);
+/** After a write: the blocks it touched, as they are now; its size. */
+void sim_note_blocks(struct sim_inode *x, off_t off, size_t len);
+void sim_note_size(struct sim_inode *x);
+/** An operation on names, and entering it. */
+struct sim_op sim_name_op(enum sim_kind kind, int dirfd, const char *name, unsigned inode);
+void sim_note_name(struct sim_op op);
+/** Waits for the direct writes of a dead engine on this inode, as the inode's lock does. */
+void sim_ghosts_of(unsigned inode);
+/** All changes of it, or those that were written out before the operation on names number `at`. */
+void sim_make_durable(struct sim_inode *x, uint64_t at);
 /** What was written out on this device before the operation on names number `at` is durable. */
 void sim_out_durable(uint64_t dev, uint64_t at);
 /** Before a write: what it covers. */

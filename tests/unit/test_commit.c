@@ -68,8 +68,8 @@ static int f_ftruncate(int fd, off_t len) {
 static int f_link_fd(int fd, int dirfd, const char *name) {
     return hit() ? -ENOSPC : io_calls_kernel.link_fd(fd, dirfd, name);
 }
-static int f_renameat(int olddir, const char *old, int newdir, const char *name) {
-    return hit() ? -EIO : io_calls_kernel.renameat(olddir, old, newdir, name);
+static int f_renameat(int olddir, const char *old, int newdir, const char *name, unsigned flags) {
+    return hit() ? -EIO : io_calls_kernel.renameat(olddir, old, newdir, name, flags);
 }
 static int f_unlinkat(int dirfd, const char *name, int flags) {
     return hit() ? -EIO : io_calls_kernel.unlinkat(dirfd, name, flags);

@@ -51,7 +51,7 @@ Test(io_calls, names) {
     cr_assert_eq(inode_of("a"), st.st_ino);
     cr_assert_eq(io_calls.link_fd(fd, dirfd, "a"), -EEXIST);
     cr_assert_eq(io_calls.linkat(dirfd, "a", dirfd, "b"), 0);
-    cr_assert_eq(io_calls.renameat(dirfd, "b", dirfd, "c"), 0); // two names of one inode: nothing happens
+    cr_assert_eq(io_calls.renameat(dirfd, "b", dirfd, "c", 0), 0); // two names of one inode: nothing happens
     cr_assert_eq(inode_of("c"), st.st_ino);
     cr_assert_eq(io_calls.unlinkat(dirfd, "c", 0), 0);
     cr_assert_eq(io_calls.unlinkat(dirfd, "c", 0), -ENOENT);
