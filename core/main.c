@@ -17,6 +17,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 static int usage(int status) {
@@ -311,6 +312,11 @@ static int recover(int argc, char **argv) {
     if (!list[0] && !c.stripes[0]) {
         fprintf(stderr, "fastckpt: no directory and no FASTCKPT_STRIPES: nowhere to look\n");
         return 2;
+    }
+    struct rlimit files;
+    if (getrlimit(RLIMIT_NOFILE, &files) == 0) { // a log takes three
+        files.rlim_cur = files.rlim_max;
+        setrlimit(RLIMIT_NOFILE, &files);
     }
     const char *dirs = list[0] ? list : c.stripes;
     unsigned bad = look_at_stripes(dirs);

@@ -4,6 +4,7 @@
 
 #include "recover_inside.h"
 
+#include "io.h"
 #include "log.h"
 #include "os.h"
 #include "stripelog.h"
@@ -14,9 +15,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
-#define GROUPS_MAX 256 // pairs that have left something behind
+#define FDS_SPARE 16
 
 // ---- Reading the logs of one pair
 
@@ -134,13 +136,13 @@ static void understand(struct group *g) {
 
 /** Every copy that can be written becomes the best one, with the record behind it; that takes at least one. */
 static int append(struct group *g, struct log_buf *b) {
-    int made = stripelog_finish(b, g->log.engine, g->log.count + 1), last = -ENODEV;
+    int made = stripelog_finish(b, g->log.engine, g->log.count + 1), last = -EROFS;
     unsigned n = 0;
     for (unsigned i = 0; i < STRIPES_MAX && made == 0; i++) {
         if (g->fd_log[i] > 0 && !g->unwritable[i]) {
-            int r = g->written ? 0 : os_pwrite_all(g->fd_log[i], g->log.mem, g->log.end, 0);
-            r = r < 0 ? r : os_pwrite_all(g->fd_log[i], b->mem, b->len, (off_t)(g->log.end + g->added));
-            r = r < 0 ? r : os_fsync(g->fd_log[i]);
+            int r = g->written ? 0 : io_calls.pwrite_all(g->fd_log[i], g->log.mem, g->log.end, 0);
+            r = r < 0 ? r : io_calls.pwrite_all(g->fd_log[i], b->mem, b->len, (off_t)(g->log.end + g->added));
+            r = r < 0 ? r : io_calls.fsync(g->fd_log[i]);
             g->unwritable[i] = r < 0;
             last = r < 0 ? r : last;
             n += r == 0;
@@ -168,7 +170,9 @@ int recover_note(struct group *g, enum log_type type, uint64_t id, uint64_t ino)
 
 struct finding {
     struct group *groups;
-    unsigned n;
+    unsigned n, cap;
+    unsigned unread; // logs that could not be opened,
+    int why;         // the last of them for this
     bool dry;
     void (*say)(const char *line);
 };
@@ -179,12 +183,25 @@ static struct group *group_of(struct finding *f, const char *id) {
             return &f->groups[i];
         }
     }
-    if (f->n == GROUPS_MAX) {
-        return NULL;
+    if (f->n == f->cap) {
+        unsigned cap = f->cap ? 2 * f->cap : 8;
+        struct group *more = realloc(f->groups, cap * sizeof *more);
+        if (!more) {
+            return NULL;
+        }
+        memset(more + f->cap, 0, (cap - f->cap) * sizeof *more);
+        f->groups = more;
+        f->cap = cap;
     }
     struct group *g = &f->groups[f->n++];
     snprintf(g->id, sizeof g->id, "%s", id);
     return g;
+}
+
+/** Some descriptors are for what is done with the logs. */
+static bool no_more(int fd) {
+    struct rlimit r;
+    return getrlimit(RLIMIT_NOFILE, &r) == 0 && r.rlim_cur != RLIM_INFINITY && (rlim_t)fd + FDS_SPARE > r.rlim_cur;
 }
 
 /** "ID.3.log" is the log of an engine on its fourth stripe. */
@@ -194,31 +211,51 @@ static bool is_log(const char *name, char id[64], unsigned *i) {
            *i < STRIPES_MAX;
 }
 
+/** The log and what lies beside it, locked. 0, -EAGAIN: its pair lives, -ENOENT: it has just gone, or an error. */
+static int open_log(struct group *g, unsigned i, int dir, const char *name) {
+    char data[80];
+    int fd = os_openat(dir, name, O_RDWR | O_CLOEXEC | O_NOFOLLOW, 0);
+    bool readonly = fd == -EROFS; // what lies there can be had all the same
+    fd = readonly ? os_openat(dir, name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW, 0) : fd;
+    if (fd < 0) {
+        return fd;
+    }
+    snprintf(data, sizeof data, "%s.%u.data", g->id, i);
+    int fd_dir = os_fcntl(dir, F_DUPFD_CLOEXEC, 3);
+    int fd_data = fd_dir < 0 ? fd_dir : os_openat(dir, data, O_RDONLY | O_CLOEXEC | O_NOFOLLOW, 0);
+    int r = fd_dir < 0 || (fd_data < 0 && fd_data != -ENOENT) ? fd_data : stripelog_lock(fd);
+    r = r == 0 && no_more(fd > fd_data ? fd : fd_data) ? -EMFILE : r;
+    if (r < 0) {
+        os_close(fd), os_close(fd_dir), os_close(fd_data);
+        return r;
+    }
+    g->unwritable[i] = readonly;
+    g->fd_log[i] = fd;
+    g->fd_data[i] = fd_data > 0 ? fd_data : 0;
+    g->fd_dir[i] = fd_dir;
+    return 0;
+}
+
 static void look_at(struct finding *f, int dir, const char *name) {
-    char id[64] = "", data[80];
+    char id[64] = "";
     unsigned i = 0;
     if (!is_log(name, id, &i)) {
         return;
     }
     struct group *g = group_of(f, id);
-    if (!g || g->fd_log[i] > 0) {
+    if (g && g->fd_log[i] > 0) {
         return;
     }
-    int fd = os_openat(dir, name, O_RDWR | O_CLOEXEC | O_NOFOLLOW, 0);
-    if (fd < 0) {
-        return;
-    }
-    int r = stripelog_lock(fd);
-    if (r < 0) {
+    int r = g ? open_log(g, i, dir, name) : -ENOMEM;
+    if (r == -EAGAIN) {
         g->alive = true;
-        os_close(fd);
-        return;
+    } else if (r < 0 && r != -ENOENT) {
+        f->unread++;
+        f->why = r;
+        if (g) {
+            g->unread = true;
+        }
     }
-    snprintf(data, sizeof data, "%s.%u.data", id, i);
-    int fd_data = os_openat(dir, data, O_RDONLY | O_CLOEXEC | O_NOFOLLOW, 0);
-    g->fd_log[i] = fd;
-    g->fd_data[i] = fd_data > 0 ? fd_data : 0;
-    g->fd_dir[i] = os_fcntl(dir, F_DUPFD_CLOEXEC, 3);
 }
 
 /** What this user's engines have in a stripe directory. 0 or an error, with *ret NULL. */
@@ -266,14 +303,20 @@ int recover_logs(const char *dir, size_t len) {
     return n;
 }
 
+/** All of it has ended, every copy is here and says so. They are emptied first: whatever is left by a death in the
+ *  middle speaks of no stripe that would have to be waited for. */
 static void delete_group(struct group *g) {
-    for (unsigned i = 0; i < STRIPES_MAX; i++) {
+    int r = 0;
+    for (unsigned i = 0; i < STRIPES_MAX && r == 0; i++) {
+        r = g->fd_log[i] > 0 ? stripelog_empty(g->fd_log[i]) : 0;
+    }
+    for (unsigned i = 0; i < STRIPES_MAX && r == 0; i++) {
         if (g->fd_log[i] > 0) {
             char name[80];
             snprintf(name, sizeof name, "%s.%u.data", g->id, i);
-            os_unlinkat(g->fd_dir[i], name, 0);
+            io_calls.unlinkat(g->fd_dir[i], name, 0);
             snprintf(name, sizeof name, "%s.%u.log", g->id, i); // last: without it nobody would find the other
-            os_unlinkat(g->fd_dir[i], name, 0);
+            io_calls.unlinkat(g->fd_dir[i], name, 0);
         }
     }
 }
@@ -324,20 +367,25 @@ static void close_group(struct group *g) {
 }
 
 int recover_stripes(const char *dirs, bool dry, bool used, void (*say)(const char *line)) {
-    struct finding f = {.groups = calloc(GROUPS_MAX, sizeof(struct group)), .dry = dry, .say = say};
-    unsigned left = 0;
+    struct finding f = {.dry = dry, .say = say};
+    char line[128];
     const char *dir;
     size_t len;
-    while (f.groups && config_next_dir(&dirs, &dir, &len)) {
+    while (config_next_dir(&dirs, &dir, &len)) {
         look_into(&f, dir, len);
+    }
+    unsigned left = f.unread;
+    if (f.unread) {
+        snprintf(line, sizeof line, "not looked at: %u logs: %s; once more when this is done", f.unread,
+                 log_errno(-f.why));
+        say(line);
     }
     for (unsigned i = 0; i < f.n; i++) {
         if (f.groups[i].alive && used) {
-            char line[128];
             snprintf(line, sizeof line, "in use by a running engine: %s", f.groups[i].id);
             say(line);
         }
-        left += f.groups[i].alive ? 0 : recover_group(&f, &f.groups[i]);
+        left += f.groups[i].alive || f.groups[i].unread ? 0 : recover_group(&f, &f.groups[i]);
         close_group(&f.groups[i]);
     }
     free(f.groups);

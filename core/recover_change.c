@@ -5,6 +5,7 @@
 
 #include "recover_inside.h"
 
+#include "io.h"
 #include "log.h"
 #include "os.h"
 #include "sums.h"
@@ -36,17 +37,22 @@ static bool will_be(const struct group *g, unsigned i) {
     return false;
 }
 
+/** What it has changed is durable; a deletion's `to_dir` is its `dir`. */
+static int sync_both(int dir, int to_dir) {
+    int r = to_dir == dir ? 0 : io_calls.sync_dir(to_dir);
+    return r < 0 ? r : io_calls.sync_dir(dir);
+}
+
 static int carry_out(const struct pending *p, int dir, int to_dir, bool over) {
     int r;
     if (p->change->kind == SLOT_RENAME) {
-        r = os_renameat2(dir, p->name, to_dir, p->to, over ? 0 : RENAME_NOREPLACE);
-        r = r == -EINVAL && !over ? os_renameat2(dir, p->name, to_dir, p->to, 0) : r; // not on this file system
-        r = r < 0 ? r : os_fsync(to_dir);
+        r = io_calls.renameat(dir, p->name, to_dir, p->to, over ? 0 : RENAME_NOREPLACE);
+        r = r == -EINVAL && !over ? io_calls.renameat(dir, p->name, to_dir, p->to, 0) : r; // not on this file system
     } else {
-        r = os_unlinkat(dir, p->name, p->change->kind == SLOT_RMDIR ? AT_REMOVEDIR : 0);
+        r = io_calls.unlinkat(dir, p->name, p->change->kind == SLOT_RMDIR ? AT_REMOVEDIR : 0);
         r = r == -ENOTEMPTY ? 0 : r; // another process has put something into it
     }
-    return r < 0 ? r : os_fsync(dir);
+    return r < 0 ? r : sync_both(dir, to_dir);
 }
 
 /** What is known of its bytes stays known. */
@@ -72,7 +78,9 @@ static struct verdict one(struct group *g, unsigned i, bool behind, bool dry, in
     }
     bool there = is_meant(g, i, &now), later = dry && will_be(g, i);
     if (!there && (rename ? over.ino && recover_is_inode(g, over.ino, p->change->what.ino) : !now.ino && !later)) {
-        return (struct verdict){rename ? "renamed already" : "deleted already", NULL, 0};
+        int r = dry ? 0 : sync_both(dir, to_dir); // who did it may have died before that
+        return r < 0 ? (struct verdict){undone, log_errno(-r), r}
+                     : (struct verdict){rename ? "renamed already" : "deleted already", NULL, 0};
     }
     if (behind) {
         return (struct verdict){undone, "an earlier file could not be recovered", -ECANCELED};

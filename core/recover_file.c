@@ -5,6 +5,7 @@
 
 #include "recover_inside.h"
 
+#include "io.h"
 #include "log.h"
 #include "os.h"
 #include "sums.h"
@@ -57,7 +58,7 @@ static int fill_part(const struct group *g, const struct log_part *p, int fd, ch
     }
     int r = 0;
     for (uint32_t k = 0; k < p->n && r == 0; k++) {
-        r = os_pwrite_all(fd, chunk + p->extent[k].off, p->extent[k].len,
+        r = io_calls.pwrite_all(fd, chunk + p->extent[k].off, p->extent[k].len,
                           (off_t)(p->index * CHUNK_SIZE + p->extent[k].off));
     }
     return r;
@@ -84,7 +85,7 @@ static int fill(const struct group *g, const struct pending *p, int fd, char *wh
     struct cursor c = {(const char *)(s + 1), p->end};
     const struct log_part *parts = take(&c, (size_t)s->n_parts * sizeof *parts);
     char *chunk = parts ? malloc(CHUNK_SIZE) : NULL;
-    int r = chunk ? os_ftruncate(fd, (off_t)s->size) : -EBADMSG;
+    int r = chunk ? io_calls.ftruncate(fd, (off_t)s->size) : -EBADMSG;
     for (uint32_t i = 0; i < s->n_parts && r == 0; i++) {
         r = fill_part(g, &parts[i], fd, chunk, why, cap);
     }
@@ -92,7 +93,7 @@ static int fill(const struct group *g, const struct pending *p, int fd, char *wh
     for (uint32_t i = 0; i < s->n_native && r == 0; i++) {
         const struct log_native *n = take(&c, sizeof *n);
         const void *bytes = n ? take(&c, n->len) : NULL;
-        r = bytes ? os_pwrite_all(fd, bytes, n->len, (off_t)n->off) : -EBADMSG;
+        r = bytes ? io_calls.pwrite_all(fd, bytes, n->len, (off_t)n->off) : -EBADMSG;
     }
     r = r < 0 ? r : set_xattrs(&c, s->xattrs_len, fd);
     if (r == 0 && fchown(fd, s->uid, s->gid) < 0 && errno != EPERM) {
@@ -102,10 +103,10 @@ static int fill(const struct group *g, const struct pending *p, int fd, char *wh
         r = -errno;
     }
     struct timespec ts[2] = {s->atime, s->mtime};
-    if (r == 0 && s->times && futimens(fd, ts) < 0) {
-        r = -errno;
+    if (r == 0 && s->times) {
+        r = io_calls.futimens(fd, ts);
     }
-    return r < 0 ? r : os_fsync(fd);
+    return r < 0 ? r : io_calls.fsync(fd);
 }
 
 // ---- The name
@@ -186,8 +187,9 @@ int recover_dir(const char *path, uint64_t ino) {
     return dir;
 }
 
-static void hidden_name(const struct log_safe *s, char *buf, size_t cap) {
-    snprintf(buf, cap, ".fastckpt-recover-%lx", (unsigned long)s->id);
+/** No other recovery's: numbers begin anew with each pair. */
+static void hidden_name(const struct group *g, const struct log_safe *s, char *buf, size_t cap) {
+    snprintf(buf, cap, ".fastckpt-recover-%lx-%lx", (unsigned long)g->log.engine, (unsigned long)s->id);
 }
 
 /** A file beside the name, without one where the file system has such. */
@@ -195,54 +197,54 @@ static int make_beside(int dir, const char *hidden, bool *named) {
     int fd = os_openat(dir, ".", O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
     *named = fd < 0;
     if (fd < 0) {
-        os_unlinkat(dir, hidden, 0); // of a recovery that was killed
         fd = os_openat(dir, hidden, O_CREAT | O_EXCL | O_RDWR | O_CLOEXEC, 0600);
     }
     return fd;
 }
 
-static int link_beside(int fd, int dir, const char *name) {
-    char path[40];
-    snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
-    return os_linkat(AT_FDCWD, path, dir, name, AT_SYMLINK_FOLLOW);
-}
-
 /** Puts the hidden file over what is there, if that is still `now`. */
 static int replace(int dir, const char *hidden, const char *name, const struct log_identity *now) {
     struct log_identity out;
-    int r = os_renameat2(dir, hidden, dir, name, RENAME_EXCHANGE);
+    int r = io_calls.renameat(dir, hidden, dir, name, RENAME_EXCHANGE);
     if (r == -EINVAL || r == -ENOSYS) { // not on this file system
-        return os_renameat2(dir, hidden, dir, name, 0);
+        return io_calls.renameat(dir, hidden, dir, name, 0);
     }
     stripelog_identity(dir, hidden, &out);
     if (r == 0 && out.ino != now->ino) { // somebody was faster
-        os_renameat2(dir, hidden, dir, name, RENAME_EXCHANGE);
+        io_calls.renameat(dir, hidden, dir, name, RENAME_EXCHANGE);
         r = -EEXIST;
     }
-    os_unlinkat(dir, hidden, 0);
+    io_calls.unlinkat(dir, hidden, 0);
     return r;
 }
 
-static int give_name(int fd, int dir, const struct log_safe *s, const struct log_identity *now, bool named) {
-    char hidden[64];
-    hidden_name(s, hidden, sizeof hidden);
-    int r;
-    if (!now->ino) {
-        r = named ? os_renameat2(dir, hidden, dir, s->name, RENAME_NOREPLACE) : link_beside(fd, dir, s->name);
-    } else {
-        os_unlinkat(dir, named ? "" : hidden, 0);
-        r = named ? 0 : link_beside(fd, dir, hidden);
-        r = r < 0 ? r : replace(dir, hidden, s->name, now);
+/** Gives the hidden file a name that nobody has. */
+static int name_first(int dir, const char *hidden, const char *name) {
+    int r = io_calls.renameat(dir, hidden, dir, name, RENAME_NOREPLACE);
+    if (r == -EINVAL || r == -ENOSYS) { // not on this file system
+        r = io_calls.linkat(dir, hidden, dir, name);
+        r = r < 0 ? r : io_calls.unlinkat(dir, hidden, 0);
     }
-    return r < 0 ? r : os_fsync(dir);
+    return r;
 }
 
-static int publish(struct group *g, struct pending *p, int dir, const struct log_identity *now, char *why, size_t cap) {
+static int give_name(int fd, int dir, const char *hidden, const struct log_safe *s, const struct log_identity *now,
+                     bool named) {
+    int r;
+    if (!now->ino) {
+        r = named ? name_first(dir, hidden, s->name) : io_calls.link_fd(fd, dir, s->name);
+    } else {
+        r = named ? 0 : io_calls.link_fd(fd, dir, hidden);
+        r = r < 0 ? r : replace(dir, hidden, s->name, now);
+    }
+    return r < 0 ? r : io_calls.sync_dir(dir);
+}
+
+static int publish(struct group *g, struct pending *p, int dir, const char *hidden, const struct log_identity *now,
+                   char *why, size_t cap) {
     const struct log_safe *s = p->safe;
-    char hidden[64];
     bool named;
     struct stat st;
-    hidden_name(s, hidden, sizeof hidden);
     int fd = make_beside(dir, hidden, &named);
     int r = fd < 0 ? fd : fill(g, p, fd, why, cap);
     r = r < 0 ? r : os_fstat(fd, &st);
@@ -250,12 +252,12 @@ static int publish(struct group *g, struct pending *p, int dir, const struct log
         p->redo_ino = st.st_ino;
         r = recover_note(g, LOG_REDO, s->id, st.st_ino);
     }
-    r = r < 0 ? r : give_name(fd, dir, s, now, named);
+    r = r < 0 ? r : give_name(fd, dir, hidden, s, now, named);
     if (r == 0) {
         sums_write(g->fd_dir, fd, (const struct log_part *)(s + 1), s->n_parts, 0);
     }
     if (r < 0 && named && fd >= 0) {
-        os_unlinkat(dir, hidden, 0);
+        io_calls.unlinkat(dir, hidden, 0);
     }
     if (fd >= 0) {
         os_close(fd);
@@ -266,16 +268,22 @@ static int publish(struct group *g, struct pending *p, int dir, const struct log
 int recover_file(struct group *g, unsigned i, bool behind, bool dry, char *line, size_t cap) {
     struct pending *p = &g->pending[i];
     const struct log_safe *s = p->safe;
-    char why[128] = "";
+    char why[128] = "", hidden[64];
     struct log_identity now = {0};
     int dir = recover_dir(s->dir, s->dir_ino), r = dir < 0 ? dir : 0;
+    hidden_name(g, s, hidden, sizeof hidden);
+    if (dir >= 0 && !dry) {
+        io_calls.unlinkat(dir, hidden, 0); // of a recovery that was killed: what it made, or what that has replaced
+    }
     if (dir >= 0) {
         stripelog_identity(dir, s->name, &now);
     }
     if (r < 0) {
         snprintf(line, cap, "not recovered: %s/%s: its directory: %s", s->dir, s->name, log_errno(-r));
     } else if (is_complete(g, i, &now)) {
-        snprintf(line, cap, "complete already: %s/%s", s->dir, s->name);
+        r = dry ? 0 : io_calls.sync_dir(dir); // who gave it the name may have died before that
+        snprintf(line, cap, "%s: %s/%s%s%s", r < 0 ? "not recovered" : "complete already", s->dir, s->name,
+                 r < 0 ? ": its directory: " : "", r < 0 ? log_errno(-r) : "");
     } else if (!recover_as_recorded(g, i, s->dir_ino, s->name, &s->replaced, &now)) {
         r = -EEXIST;
         snprintf(line, cap, "left alone: %s/%s: it has changed since", s->dir, s->name);
@@ -285,7 +293,7 @@ int recover_file(struct group *g, unsigned i, bool behind, bool dry, char *line,
     } else if (dry) {
         snprintf(line, cap, "to be recovered: %s/%s, %lu bytes", s->dir, s->name, (unsigned long)s->size);
     } else {
-        r = publish(g, p, dir, &now, why, sizeof why);
+        r = publish(g, p, dir, hidden, &now, why, sizeof why);
         if (r < 0) {
             snprintf(line, cap, "not recovered: %s/%s: %s", s->dir, s->name, why[0] ? why : log_errno(-r));
         } else {

@@ -33,6 +33,7 @@ struct pending {
 struct group {
     char id[64];
     bool alive;
+    bool unread;  // a log of it could not be opened: another time
     bool written; // every copy is the chosen one, but for those that
     bool unwritable[STRIPES_MAX];
     int fd_log[STRIPES_MAX], fd_data[STRIPES_MAX], fd_dir[STRIPES_MAX]; // 0: missing

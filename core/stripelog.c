@@ -126,5 +126,14 @@ int stripelog_open_dir(const char *dir, size_t len) {
 int stripelog_lock(int fd) {
     struct flock l = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
     int r = os_fcntl(fd, F_OFD_SETLK, (long)&l);
+    if (r == -EBADF) { // open for reading only
+        l.l_type = F_RDLCK;
+        r = os_fcntl(fd, F_OFD_SETLK, (long)&l);
+    }
     return r == -EACCES ? -EAGAIN : r;
+}
+
+int stripelog_empty(int fd) {
+    int r = io_calls.ftruncate(fd, 0);
+    return r < 0 ? r : io_calls.fsync(fd);
 }

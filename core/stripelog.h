@@ -114,7 +114,10 @@ struct log_identity stripelog_identity_of(const struct stat *s);
  *  another user's, who may have made it to be believed. */
 int stripelog_open_dir(const char *dir, size_t len);
 
-/** Locks a log for as long as its description is open. 0, or -EAGAIN: its engine lives. */
+/** Locks a log for as long as its description is open. 0, or -EAGAIN: its engine lives. One that is open for reading
+ *  only: against its engine, not against others that read. */
 int stripelog_lock(int fd);
+/** Empties a log, durably: it speaks of nothing any more. 0 or an error. Blocks. */
+int stripelog_empty(int fd);
 
 #endif
