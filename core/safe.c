@@ -30,12 +30,6 @@ static bool has_log(const struct state *st, unsigned i) {
     return st->fd_stripe_log[i] > 0 && !(st->log_out & 1u << i);
 }
 
-/** Empties a log, if that can be: it must not speak of what has ended since. */
-static void silence(const struct state *st, unsigned i) {
-    io_calls.ftruncate(st->fd_stripe_log[i], 0);
-    io_calls.fsync(st->fd_stripe_log[i]);
-}
-
 /** One log that cannot be written is left out. The last one: nothing more becomes safe, what is in it holds as long as
  *  nothing ends. */
 static void leave_out(struct state *st, unsigned i, int error) {
@@ -47,7 +41,7 @@ static void leave_out(struct state *st, unsigned i, int error) {
     if (last) {
         st->log_bad = 1;
     } else {
-        silence(st, i);
+        stripelog_empty(st->fd_stripe_log[i]); // if that can be: it must not speak of what will have ended
     }
     log_format(st->note, sizeof st->note, "the log on stripe number %u cannot be written: %s; %s", i + 1,
                log_errno(-error), last ? "what is on stripes would be lost with keeper and engine" : "it is left out");
@@ -90,7 +84,7 @@ static int begin_logs(struct state *st) {
         if (e < 0) {
             leave_out(st, i, e);
         }
-        start.stripes |= has_log(st, i) ? 1u << i : 0;
+        start.stripes |= st->fd_stripe_log[i] > 0 ? 1u << i : 0; // one that is left out may still speak of the past
     }
     st->log_end = st->log_number = 0;
     stripelog_begin(&b, LOG_START);
@@ -358,7 +352,7 @@ static void end_all(struct state *st, const uint32_t *slots, unsigned n, const i
     st->log_bad |= any && r < 0; // what is emptied is not continued
     for (unsigned i = 0; i < STRIPES_MAX && any && r < 0; i++) {
         if (st->fd_stripe_log[i] > 0) {
-            silence(st, i);
+            stripelog_empty(st->fd_stripe_log[i]);
         }
     }
     bool needed = false;

@@ -334,14 +334,28 @@ void stripes_give(struct stripes *s, int device, uint32_t place) {
     add_free(&s->stripe[device], place);
 }
 
-void stripes_leave(struct state *st) {
+static void remove_all(const struct state *st, const char *kind) {
     for (unsigned i = 0; i < STRIPES_MAX; i++) {
-        static const char *const kinds[] = {"data", "log"};
-        for (unsigned k = 0; k < ARRAY_LEN(kinds) && st->fd_stripe_dir[i] > 0; k++) {
+        if (st->fd_stripe_dir[i] > 0) {
             char name[64];
-            log_format(name, sizeof name, "%s.%u.%s", st->stripe_id, i, kinds[k]);
+            log_format(name, sizeof name, "%s.%u.%s", st->stripe_id, i, kind);
             os_unlinkat(st->fd_stripe_dir[i], name, 0);
         }
+    }
+}
+
+void stripes_leave(struct state *st) {
+    bool all = true;
+    remove_all(st, "data");
+    // A log that can be written no more may speak of what has ended since. Then the others stay: they know.
+    for (unsigned k = 0; k < 2 && all; k++) { // so it is the first to be emptied
+        for (unsigned i = 0; i < STRIPES_MAX && all; i++) {
+            bool out = st->log_out & 1u << i;
+            all = st->fd_stripe_log[i] <= 0 || out != (k == 0) || io_calls.ftruncate(st->fd_stripe_log[i], 0) == 0;
+        }
+    }
+    if (all) {
+        remove_all(st, "log");
     }
 }
 

@@ -308,15 +308,19 @@ class Box:
         r = self.command("wait", timeout=timeout)
         return r
 
-    def kill_pair(self):
-        """Kills keeper and engine at one instant, so that neither makes the other anew. The status before."""
-        s = eventually("an engine", self.status)
-        pids = s["keeper_pid"], s["engine_pid"]
-        for sig in (signal.SIGSTOP, signal.SIGKILL):
-            for pid in pids:
-                os.kill(pid, sig)
-        eventually("both are gone", lambda: not any(map(alive, pids)))
-        return s
+    def kill_pair(self, s=None):
+        """Kills keeper and engine at one instant, so that neither makes the other anew, and what has come in their
+        place nevertheless. `s`: the status, if it is known. The status before."""
+        s = before = s or eventually("an engine", self.status)
+        while s and s.get("engine_pid"):
+            pids = s["keeper_pid"], s["engine_pid"]
+            for sig in (signal.SIGSTOP, signal.SIGKILL):
+                for pid in pids:
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(pid, sig)
+            eventually("both are gone", lambda: not any(map(alive, pids)))
+            s = self.status()
+        return before
 
     def engine_log(self):
         text = ""

@@ -3,8 +3,8 @@
 # run-as: root
 # timeout: 3500
 #
-# Proves P3 and P4 against KILLS counting kills (1,000) of everything, recoveries too, while chunks drain from stripes
-# and rotations are pending: one counts if something was pending then.
+# Proves P3 and P4 against KILLS counting kills (1,000) of everything while chunks drain from stripes and rotations are
+# pending, and of recoveries in the middle: one counts if something was pending then. A fifth and more are recoveries.
 # How: tests/system/recover_kills.py, a batch of 50 at a time. What was done adds up in build/long.json: a run goes on
 # from there, and ends after 50 minutes. Cannot see power cuts (stripes_cut.py).
 
@@ -32,9 +32,10 @@ def main():
                               "%s %d" % (SEED, sums["batches"]))
         finally:
             free_all()
-        sums = total.add(counted=n, batches=1)
-    say("kills so far: %s" % sums)
+        sums = total.add(batches=1, **n)
+    say("# kills so far: %s" % sums)
     assert sums["counted"] >= WANTED, "%d of %d so far: run it again" % (sums["counted"], WANTED)
+    assert 5 * (sums["recovery"] + sums["next"]) >= WANTED <= 3 * sums["drain"], sums
 
 
 if __name__ == "__main__":

@@ -4,20 +4,19 @@
 # timeout: 120
 #
 # Proves that files which were closed and lie on the stripes come back after keeper and engine are killed: whole, in
-# order, with owner, mode and xattrs; by the next engine or by `fastckpt recover`, which may be killed itself; that what
-# cannot be had, or has been changed since, is named and left alone, and nothing else held up.
+# order, with owner, mode and xattrs; by the next engine or by `fastckpt recover`; that what cannot be had, or has been
+# changed since, is named and left alone, and nothing else held up.
 # How: savers behind a slow target, both killed, stripes damaged or taken away.
-# Cannot see: power cuts of stripes and target at one instant.
+# Cannot see: recoveries that die (recover_kills.py, tests/unit/test_crash_stripes.c, one case of
+# tests/long/stripes.py), power cuts of stripes and target at one instant (tests/long/stripes_cut.py), stripes that fail
+# while they are used (recover_bad.py).
 
-import contextlib
-import errno
 import os
 import random
 import sys
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-from disks import BrokenFS  # noqa: E402
 from fc import *  # noqa: E402,F403
 from stripes import SAVER, disk, made, lie, run_some, saves, slow_target, stripe_file, whole, written  # noqa: E402
 
@@ -378,64 +377,6 @@ def fsync_without_room():
     p.kill()
 
 
-def count_lines(box, text):
-    return box.engine_log().count(text)
-
-
-def stripe_fails():
-    """A stripe that fails while it is written, data and log: one line for each; everything arrives, and what is saved
-    from then on is safe by the other one."""
-    a, b = BrokenFS("sa", 300), disk("sb", 300, "xfs")
-    made.append(a)
-    target, box = slow_target("fails", [a, b], bps=SLOW)
-    leave(box, "-p", "before-%d", "-s", str(12 << 20), "-n", "2")
-    safe(box, ["before-2"])
-    a.faults(errno.EIO)
-    leave(box, "-p", "failing-%d", "-s", str(24 << 20), "-n", "1")
-    eventually("the stripe's failure", lambda: "is not used" in box.engine_log(), 20)
-    leave(box, "-p", "after-%d", "-s", str(12 << 20), "-n", "2")
-    assert box.command("wait", "--safe").rc == 0
-    kept = box.status()["safe_files"]
-    kill_pair(box, target)
-    rc, lines = recover(box)
-    log = box.engine_log()
-    assert log.count("is not used") == 1 and log.count("the log on stripe number 1 cannot be written") == 1, log
-    assert rc == 0 and kept >= 1 and sum(l.startswith("recovered: after-") for l in lines) >= 1, (lines, kept, log)
-    names = sorted(os.listdir(box.d))
-    assert "before-1" in names and "before-2" in names, (names, lines)
-    whole(box, names)
-
-
-def log_is_full():
-    """No room for the log: one line, nothing is lost or held up, nothing more is safe."""
-    a = disk("sa", 150)
-    target, box = slow_target("logfull", [a], bps=40 << 20)
-    leave(box, "-p", "first-%d", "-s", str(9 << 20), "-n", "1")
-    with contextlib.suppress(OSError), open(a.at + "/filler", "wb", buffering=0) as f:
-        while True:
-            f.write(bytes(1 << 16))
-    r = saves(box, "-s", str(20 << 20), "-n", "6", "-k", "2", "-l", "latest", "-f")
-    assert r.rc == 0 and r.failures() == 0, r
-    whole(box, ["ckpt-5.pt", "ckpt-6.pt", "first-1"])
-    assert count_lines(box, "the log on stripe number 1 cannot be written: No space left on device") == 1, \
-        box.engine_log()
-    assert "cannot be written" in box.command("status").out
-
-
-def stripe_is_removed():
-    """The directory of a stripe is deleted under the engine: it goes on with what it has open."""
-    disks, target, box = start("removed")
-    p = box.start([SAVER, "-s", str(12 << 20), "-n", "3", "-t", "200"])
-    eventually("a log", lambda: log_text(box), 20)
-    for d in disks:
-        shutil.rmtree(os.path.join(d.at, "fastckpt-0"))
-    target.throttle(0)
-    out, err = p.communicate(timeout=60)
-    assert p.returncode == 0 and "lost" not in err, err
-    whole(box, ["ckpt-1.pt", "ckpt-2.pt", "ckpt-3.pt"])
-    assert recover(box) == (0, [])
-
-
 def at_random(rounds=3):
     """Both are killed at any time of a rotation: what is there then is whole, and `latest` names a save that is."""
     disks, target, box = start("random", uid=USER)  # and as an unprivileged user
@@ -472,9 +413,9 @@ def at_random(rounds=3):
 
 SHORT = [("everything", everything), ("next-engine", by_the_next_engine), ("damaged", damaged),
          ("changed-since", changed_since), ("nothing-comes-back", nothing_comes_back), ("rotation", rotation),
-         ("renames", renames), ("fsync", fsync_is_safe), ("stripe-fails", stripe_fails)]
+         ("renames", renames), ("fsync", fsync_is_safe)]
 LONG = [("killed-itself", killed_itself), ("fsync-die", fsync_and_die), ("fsync-full", fsync_without_room),
-        ("renames-behind", renames, True), ("other-since", changed_before_deletion), ("log-full", log_is_full),
-        ("removed", stripe_is_removed), ("not-before-drained", not_before_drained), ("random-more", at_random, 40)]
+        ("renames-behind", renames, True), ("other-since", changed_before_deletion),
+        ("not-before-drained", not_before_drained), ("random-more", at_random, 40)]
 if __name__ == "__main__":
     run_some(SHORT + (LONG if sys.argv[1:] else []))  # by name: any of them
