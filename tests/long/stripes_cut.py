@@ -16,7 +16,7 @@ import sys
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
 from disks import *  # noqa: E402,F403
 from fc import *  # noqa: E402,F403
-from kills import Said  # noqa: E402
+from kills import Said, kill_all  # noqa: E402
 
 SAVER = victim("saver")
 PART = 320  # MiB
@@ -43,10 +43,14 @@ class Parts:
                 for i in range(3)]
 
     def mount(self, image):
+        self.mounted = image
         self.loop = self.loops(image)
-        for i in range(3):
-            mount("-o", "defaults", self.loop[i], at=self.at[i])
-            subprocess.run(["losetup", "-d", self.loop[i]], capture_output=True)
+        try:
+            for i in range(3):
+                mount("-o", "defaults", self.loop[i], at=self.at[i])
+        finally:
+            for loop in self.loop:  # goes with its mount
+                subprocess.run(["losetup", "-d", loop], capture_output=True)
 
     def slow(self, bps):
         key = os.stat(self.loop[2]).st_rdev
@@ -56,6 +60,8 @@ class Parts:
     def umount(self):
         for at in self.at:
             umount(at)
+        # Elsewhere, too: a namespace of another test may have the mounts for a while, and would go on writing.
+        eventually("its loop devices are free", lambda: not sh("losetup", "-j", self.mounted).strip(), 120)
 
 
 def look(box, cut, closed, said):
@@ -103,22 +109,13 @@ def series(parts, host, rng, n):
     keep = rng.choice([(), (), ("-k", "2")])
     p = box.start([SAVER, "-s", str(rng.choice([5, 17]) << 20), "-n", "9", "-l", "latest", "-t", "150", *keep])
     said, taken = Said(p), []
-    for i in range(n):
-        time.sleep(rng.uniform(0.1, 0.6))
-        # what waits for a record: 100 ms after its close, and the syncs of all before it; not behind a deletion
-        before = 0 if keep else said.closed
-        time.sleep(0 if keep else 5)
-        clone = os.path.join(host.at, "clone-%d" % i)
-        sh("cp", "--reflink=always", parts.image, clone)
-        taken.append((clone, before))
-    p.kill()
-    s = box.status() or {}
-    parts.slow(0)
-    pids = [s[k] for k in ("keeper_pid", "engine_pid") if k in s]
-    for pid in pids:
-        os.kill(pid, signal.SIGKILL)
+    try:
+        take(parts, host, rng, n, keep, said, taken)
+        p.kill()
+    finally:
+        parts.slow(0)
+    kill_all(box)
     p.wait()
-    eventually("all are gone", lambda: not any(map(alive, pids)))
     parts.umount()
     back = 0
     for clone, before in taken:
@@ -131,6 +128,18 @@ def series(parts, host, rng, n):
     parts.mount(parts.image)
     box.command("recover")
     return back
+
+
+def take(parts, host, rng, n, keep, said, taken):
+    """`n` clones of what is there under the running saver, each with what has to be there in the end."""
+    for i in range(n):
+        time.sleep(rng.uniform(0.1, 0.6))
+        # what waits for a record: 100 ms after its close, and the syncs of all before it; not behind a deletion
+        before = 0 if keep else said.closed
+        time.sleep(0 if keep else 5)
+        clone = os.path.join(host.at, "clone-%d" % i)
+        sh("cp", "--reflink=always", parts.image, clone)
+        taken.append((clone, before))
 
 
 run_cases([("stripes-cut", cuts)])
