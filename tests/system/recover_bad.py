@@ -159,9 +159,24 @@ def many():
     assert box.run([BIN, "recover", disks[0].at], shim=False).out == "" and os.listdir(d) == [], os.listdir(d)
 
 
+def simple_target(*lacks):
+    """A target that has no unnamed files, and renames without flags: new names and old ones come back there, too."""
+    disks, target, box = start("simple")
+    saves(box, "-p", "ckpt-2.pt", "-s", "1000", "-n", "1", shim=False)
+    leave(box, "-s", str(9 << 20), "-n", "3", "-l", "latest")
+    safe(box, ["ckpt-3.pt", "latest"])
+    time.sleep(0.3)
+    kill_pair(box, target)
+    r = box.run([w for l in lacks for w in (victim("seccomp_wrap"), l)] + [BIN, "recover"], env={"LD_PRELOAD": ""})
+    assert r.rc == 0 and all(l.startswith("recovered: ") for l in r.out.splitlines()), r
+    whole(box, ["ckpt-1.pt", "ckpt-2.pt", "ckpt-3.pt"])
+    assert not box.leftovers() and recover(box) == (0, []) and len(os.listdir(box.d)) == 4, os.listdir(box.d)
+
+
 SHORT = [("stripe-fails", stripe_fails), ("read-only", becomes_read_only, "ro", kill_pair), ("said", said),
-         ("many", many)]
-LONG = [("log-full", log_is_full), ("removed", stripe_is_removed), ("read-only-drained", becomes_read_only, "ro-left",
+         ("many", many), ("simple-target", simple_target, "O_TMPFILE", "RENAME_FLAGS")]
+LONG = [("hidden", simple_target, "O_TMPFILE"), ("no-flags", simple_target, "RENAME_FLAGS"),
+        ("log-full", log_is_full), ("removed", stripe_is_removed), ("read-only-drained", becomes_read_only, "ro-left",
                                                                     drained)]
 if __name__ == "__main__":
     run_some(SHORT + (LONG if sys.argv[1:] else []))  # by name: any of them
