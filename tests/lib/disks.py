@@ -64,6 +64,15 @@ class LoopFS:
         mount("-o", options, self.loop, at=self.at)
         subprocess.run(["losetup", "-d", self.loop], capture_output=True)  # detaches by itself when it is unmounted
         os.chmod(self.at, mode)
+        self.before = self._counter()
+
+    def _counter(self):
+        with open("/sys/block/%s/stat" % os.path.basename(self.loop)) as f:
+            return int(f.read().split()[6]) * 512
+
+    def written(self):
+        """Bytes that the device has been given since it was mounted: the counter is the number's, whatever is on it."""
+        return self._counter() - self.before
 
     def make(self, mkfs):
         if self.fs == "ext4":

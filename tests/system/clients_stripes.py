@@ -20,11 +20,6 @@ from fc import *  # noqa: E402,F403
 SHORT = ("dd_over", "c_pieces", "foreign_middle", "cp_p_new")
 
 
-def counter(fs):
-    with open("/sys/block/%s/stat" % os.path.basename(fs.loop)) as f:
-        return int(f.read().split()[6]) * 512
-
-
 def left_on(stripe):
     return [n for _, _, names in os.walk(stripe.at) for n in names if n.endswith((".data", ".log"))]
 
@@ -33,11 +28,10 @@ def run(rows, target_mib, staging="48M"):
     """The rows, and two results about the stripes."""
     stripes = [LoopFS("stripe-" + fs, 1200, fs) for fs in ("ext4", "xfs")]
     target = LoopFS("target", target_mib, "btrfs")
-    before = [counter(s) for s in stripes]
     os.environ.update(TEST_STRIPES=":".join(s.at for s in stripes), TEST_BASE=target.at)
     boxes = clients.run_rows(rows, staging)
     with case("both-stripes-take-part"):
-        mib = [(counter(s) - b) >> 20 for s, b in zip(stripes, before)]
+        mib = [s.written() >> 20 for s in stripes]
         need_mib = sum(4 for r in rows if r[1] == "staged")
         assert min(mib) > need_mib / 2, "the stripes were given %s MiB by %d programs" % (mib, len(rows))
         say("# the stripes were given %s MiB" % mib)

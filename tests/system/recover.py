@@ -18,7 +18,7 @@ import sys
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 from fc import *  # noqa: E402,F403
-from stripes import SAVER, disk, made, lie, run_some, saves, slow_target, stripe_file, whole, written  # noqa: E402
+from stripes import SAVER, disk, made, lie, run_some, saves, slow_target, stripe_file, whole  # noqa: E402
 
 SLOW = 4 << 20
 

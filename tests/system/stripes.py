@@ -28,18 +28,7 @@ made = []
 
 def disk(name, mib=400, fs="ext4"):
     made.append(LoopFS(name, mib, fs, base=SHM))
-    made[-1].before = counter(made[-1])
     return made[-1]
-
-
-def counter(fs):
-    with open("/sys/block/%s/stat" % os.path.basename(fs.loop)) as f:
-        return int(f.read().split()[6]) * 512
-
-
-def written(fs):
-    """Bytes that the device has been given since it was made: the counter is of the loop device, whatever is on it."""
-    return counter(fs) - fs.before
 
 
 def slow_target(name, stripes, bps=30 << 20, fs="ext4", mib=900, **config):
@@ -87,7 +76,7 @@ def bytes_arrive(io, fs):
     assert r.rc == 0 and r.failures() == 0, r
     assert r.classes()[0] == 4, r.err
     whole(box, ["ckpt-%d.pt" % i for i in range(1, 5)])
-    shares = [written(a) >> 20, written(b) >> 20]
+    shares = [a.written() >> 20, b.written() >> 20]
     assert min(shares) > 80 and sum(shares) > 270, "the stripes were given %s MiB of 280" % shares
     assert not box.leftovers() and not box.status()["failures"]
 
@@ -98,7 +87,7 @@ def idle_ones_take_turns():
     target, box = slow_target("turns", [a, b], bps=0)
     for i in range(10):
         assert saves(box, "-p", "s-%d.pt" % i, "-s", str(6 << 20), "-n", "1").rc == 0 and box.wait().rc == 0
-    shares = [written(a) >> 20, written(b) >> 20]
+    shares = [a.written() >> 20, b.written() >> 20]
     assert min(shares) * 4 >= sum(shares) > 40, "the stripes were given %s MiB" % shares
 
 
@@ -140,7 +129,7 @@ def slower_takes_less():
     target, box = slow_target("share", [a, b], bps=0)
     r = saves(box, "-s", str(320 << 20), "-n", "1")
     assert r.rc == 0, r
-    share = written(a) / (written(a) + written(b))
+    share = a.written() / (a.written() + b.written())
     assert 0.6 < share < 0.95, "the disk of 100 MB/s beside one of 25 took %.2f" % share
     whole(box, ["ckpt-1.pt"])
 
@@ -222,7 +211,7 @@ def wrong_checksum():
     target, box = slow_target("lies", [a], bps=30 << 20)
     saves(box, "-p", "ckpt-1.pt", "-s", "100", "-n", "1", shim=False)
     p = box.start([SAVER, "-p", "ckpt-1.pt", "-s", str(120 << 20), "-n", "1"])
-    eventually("chunks on the stripe", lambda: written(a) > (115 << 20), 20)
+    eventually("chunks on the stripe", lambda: a.written() > (115 << 20), 20)
     lie(a)
     target.throttle(0)
     out, err = p.communicate(timeout=60)
