@@ -34,7 +34,7 @@ def stripe_fails():
     made.append(a)
     target, box = slow_target("fails", [a, b], bps=SLOW)
     leave(box, "-p", "before-%d", "-s", str(12 << 20), "-n", "2")
-    safe(box, ["before-2"])
+    safe(box)
     a.faults(errno.EIO)
     leave(box, "-p", "failing-%d", "-s", str(24 << 20), "-n", "1")
     eventually("the stripe's failure", lambda: "is not used" in box.engine_log(), 20)
@@ -87,7 +87,7 @@ def becomes_read_only(name, end):
     a, b = disk("sa", 300), disk("sb", 300, "xfs")
     target, box = slow_target(name, [a, b], bps=10 << 20)
     leave(box, "-p", "before-%d", "-s", str(9 << 20), "-n", "2")
-    safe(box, ["before-2"])
+    safe(box)
     sh("mount", "-o", "remount,abort", a.at)
     leave(box, "-p", "after-%d", "-s", str(9 << 20), "-n", "3")
     assert box.command("wait", "--safe").rc == 0 and box.status()["safe_files"] >= 1
@@ -130,7 +130,7 @@ def said():
     assert (r.rc, r.out) == (0, "") and r.err == "fastckpt: %s: %s\n" % (
         dirs[0], "no logs of user 0 are there: nothing to recover"), r
     leave(box, "-s", str(24 << 20), "-n", "1")
-    safe(box, ["ckpt-1.pt"])
+    safe(box)
     rc, lines = recover(box)
     assert rc == 0 and len(lines) == 1 and lines[0].startswith("in use by a running engine: "), lines
     time.sleep(0.3)
@@ -164,7 +164,7 @@ def simple_target(*lacks):
     disks, target, box = start("simple")
     saves(box, "-p", "ckpt-2.pt", "-s", "1000", "-n", "1", shim=False)
     leave(box, "-s", str(9 << 20), "-n", "3", "-l", "latest")
-    safe(box, ["ckpt-3.pt", "latest"])
+    safe(box)
     time.sleep(0.3)
     kill_pair(box, target)
     r = box.run([w for l in lacks for w in (victim("seccomp_wrap"), l)] + [BIN, "recover"], env={"LD_PRELOAD": ""})

@@ -20,30 +20,24 @@ import time
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 from fc import *  # noqa: E402,F403
+from kills import check_history  # noqa: E402
 from recover import SLOW, log_text, recover, start  # noqa: E402
 from stripes import SAVER, run_some  # noqa: E402
 
+KEEP = 2
 
-def history_holds(box, keep, said):
-    """P3 and P4 of a rotation that keeps `keep`: all whole, no gap, nothing deleted for what is not there."""
-    seqs = sorted(int(n[5:-3]) for n in os.listdir(box.d) if n.startswith("ckpt-"))
-    states = check_saves(os.path.join(box.d, "ckpt-%d.pt" % i) for i in seqs)
-    assert all(s == ("whole", i) for i, s in zip(seqs, states.values())), (states, said)
-    last = 0
-    if os.path.exists(box.d + "/latest"):
-        with open(box.d + "/latest") as f:
-            last = int(f.read() or 0)
-    if not seqs:
-        assert last == 0, (last, said)
-        return
-    assert seqs == list(range(seqs[0], seqs[-1] + 1)) and len(seqs) <= keep + 1, (seqs, said)
-    assert last in (seqs[-1], seqs[-1] - 1), (seqs, last, said)  # the number is written behind each save
-    assert len(seqs) >= min(keep, seqs[-1]), (seqs, said)  # the oldest goes behind the next one
+
+def history_holds(box, said):
+    """P3 and P4 of the rotation."""
+    try:
+        check_history(box.d, KEEP, prefix="ckpt-")
+    except AssertionError as e:
+        raise AssertionError("%s; %s" % (e, said))
 
 
 def rotate_and_die(box, rng, count):
     """A rotation whose processes are all killed. What its saver said."""
-    p = box.start([SAVER, "-s", str(rng.choice([1, 3, 6]) << 20), "-n", "30", "-k", "2", "-l", "latest", "-w",
+    p = box.start([SAVER, "-s", str(rng.choice([1, 3, 6]) << 20), "-n", "30", "-k", str(KEEP), "-l", "latest", "-w",
                    "1000000", *rng.choice([(), ("-f",)]), "-t", str(rng.choice([0, 20, 60]))])
     time.sleep(rng.uniform(0.02, 0.8))
     for _ in range(200):
@@ -105,13 +99,13 @@ def one_kill(stripes, target, box, rng, said, count):
     target.throttle(rng.choice([0, 20 << 20, 60 << 20]))
     for _ in range(rng.choice([0, 1, 1, 2, 3])):
         said += "; " + recover_and_die(box, rng, count)
-        history_holds(box, 2, said)
+        history_holds(box, said)
     target.throttle(0)
     left_to_do(box)
     rc, lines = recover(box)
     said += "; at last %s" % lines
     assert rc == 0, (lines, said)
-    history_holds(box, 2, said)
+    history_holds(box, said)
     again = recover(box)
     assert again == (0, []), (again, said)
     left = [n for d in stripes for n in os.listdir(os.path.join(d.at, "fastckpt-0")) if not n.startswith("sums")]
@@ -121,9 +115,9 @@ def one_kill(stripes, target, box, rng, said, count):
     return len(lines)
 
 
-def kills(count=4, seconds=3000, seed=os.environ.get("SEED", "1")):
+def kills(count, seconds=3000, seed=os.environ.get("SEED", "1"), uid=None):
     """Deaths, until `count` have met something pending: how many, by their kind."""
-    disks, target, box = start("kills")
+    disks, target, box = start("kills", uid=uid)
     rng, counted, done, back, end = random.Random("kills %s" % seed), collections.Counter(), 0, 0, \
         time.monotonic() + seconds
     kinds = ("drain", "recovery", "next")
@@ -138,4 +132,4 @@ def kills(count=4, seconds=3000, seed=os.environ.get("SEED", "1")):
 
 
 if __name__ == "__main__":
-    run_some([("kills", kills)])
+    run_some([("kills", kills, 3), ("kills-user", kills, 2, 3000, "user", USER)])
