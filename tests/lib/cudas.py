@@ -11,6 +11,9 @@ from fc import ROOT, SIMCUDA, TMP, Skip, run_cases, sh, simcuda
 SIM = os.path.dirname(SIMCUDA[1])
 RUNTIME = SIMCUDA[1]
 OWN = os.path.join(TMP, "own")  # built here
+# The ways to save of tests/clients/cuda_saves.py.
+KINDS = ("torch_save", "legacy", "pinned", "without_crc", "safetensors", "dcp", "dcp_async", "dcp_stager", "host",
+         "captured")
 
 
 def headers():
@@ -36,10 +39,10 @@ class Call:
     """A line of the trace."""
 
     def __init__(self, line):
-        m = re.match(r"(\d+)\.\d+ \d+ (\w+)\((.*)\) = (\d+)$", line)
-        self.pid, self.name, self.error = int(m[1]), m[2], int(m[4])
+        m = re.match(r"(\d+)\.(\d+) \d+ (\w+)\((.*)\) = (\d+)$", line)
+        self.pid, self.thread, self.name, self.what, self.error = int(m[1]), int(m[2]), m[3], m[4], int(m[5])
         # addresses differ from run to run
-        self.text = "%s(%s) = %d" % (self.name, re.sub(r"(0x)?[0-9a-f]{8,}", "@", m[3]), self.error)
+        self.text = "%s(%s) = %d" % (self.name, re.sub(r"(0x)?[0-9a-f]{8,}", "@", self.what), self.error)
 
     def __repr__(self):
         return self.text

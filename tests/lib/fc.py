@@ -379,13 +379,6 @@ def simcuda(shim=True, **config):
     return dict({"SIMCUDA_" + k: str(v) for k, v in config.items()}, LD_PRELOAD=":".join(preload))
 
 
-def cuda_trace(path):
-    """What SIMCUDA_TRACE wrote: (thread, function, what, error) for each call."""
-    with open(path) as f:
-        found = (re.match(r"\d+\.(\d+) \d+ (\w+)\((.*)\) = (\d+)$", line) for line in f)
-        return [(int(m[1]), m[2], m[3], int(m[4])) for m in found]
-
-
 def alive(pid):
     try:
         with open("/proc/%d/stat" % pid) as f:

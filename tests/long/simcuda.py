@@ -11,11 +11,10 @@ import os
 import sys
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
+from cudas import KINDS  # noqa: E402
 from fc import *  # noqa: E402,F403
 
 SHORT = os.path.join(ROOT, "tests", "system", "simcuda.py")
-KINDS = ("torch_save", "legacy", "pinned", "without_crc", "safetensors", "dcp", "dcp_async", "dcp_stager", "host",
-         "captured")
 SIZES = os.environ.get("TENSORS", "50000000,9000001,1500000,300000,1000,7,1")
 
 

@@ -14,9 +14,6 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."
 from fc import *  # noqa: E402,F403
 from cudas import *  # noqa: E402,F403
 
-KINDS = ("torch_save", "legacy", "pinned", "without_crc", "safetensors", "dcp", "dcp_async", "dcp_stager", "host",
-         "captured")
-
 
 def saves(*kinds, least, tensors="1500000,300000,7"):
     """`least`: MiB that must have gone through pinned memory."""

@@ -17,7 +17,7 @@ import sys
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
 from fc import *  # noqa: E402,F403
-from cudas import run_cuda_cases  # noqa: E402
+from cudas import KINDS, read_trace, run_cuda_cases  # noqa: E402
 
 RULES = {
     "cuda_rules": ["bytes", "ranges", "touch", ("limit", {"MEMORY": 64}), "in_order", "registered", "attributes",
@@ -89,15 +89,13 @@ def trace():
     """One line a call, whatever it returns."""
     path = os.path.join(TMP, "trace")
     fine(ask("cuda_errors", "last", TRACE=path))
-    calls = [(name, error) for _, name, _, error in cuda_trace(path)]
+    calls = [(c.name, c.error) for c in read_trace(path)]
     assert calls[:5] == [("cudaMalloc", 0), ("cudaHostAlloc", 0), ("cudaMemcpy", 21), ("cudaPeekAtLastError", 0),
                          ("cudaFree", 1)], calls
 
 
 # ---------------------------------------------------------------------------------------------------- PyTorch
 
-KINDS = ("torch_save", "legacy", "pinned", "without_crc", "safetensors", "dcp", "dcp_async", "dcp_stager", "host",
-         "captured")
 LETTERS = {"cudaStreamIsCapturing": "c", "cudaStreamSynchronize": "s", "cudaDeviceSynchronize": "d",
            "cudaHostAlloc": "a", "cudaHostRegister": "r"}
 # What a save of the tensors calls; of each stream of copies the letters above, p for a pageable copy, P for a pinned.
@@ -110,15 +108,15 @@ CALLED = {"m.pt": PAGEABLE, "volatile.pt": PAGEABLE, "without.pt": PAGEABLE, "sa
 def letters(calls):
     """Of the threads that copy."""
     text = ""
-    copying = {thread for thread, name, _, _ in calls if name == "cudaMemcpyAsync"}
-    for thread, name, what, error in calls:
-        assert error == 0, (name, what, error)
-        if thread not in copying:
+    copying = {c.thread for c in calls if c.name == "cudaMemcpyAsync"}
+    for c in calls:
+        assert c.error == 0, c
+        if c.thread not in copying:
             continue
-        if name == "cudaMemcpyAsync":
-            assert what.startswith(("D2H pageable", "D2H pinned")), what
-            text += "p" if what.startswith("D2H pageable") else "P"
-        text += LETTERS.get(name, "")
+        if c.name == "cudaMemcpyAsync":
+            assert c.what.startswith(("D2H pageable", "D2H pinned")), c
+            text += "p" if c.what.startswith("D2H pageable") else "P"
+        text += LETTERS.get(c.name, "")
     return text.rstrip("c")  # questions of the allocator, as it gets memory back
 
 
@@ -131,9 +129,9 @@ def pytorch():
     assert r.rc == 0 and "False" not in r.out and "simcuda" not in r.err, r
     assert "captured 1.0 True\nreplayed 3.0\n" in r.out, r
     saves = [l[2:] for l in r.lines() if l.startswith("- ")]
-    calls = cuda_trace(path)
-    begins = [i for i, c in enumerate(calls) if c[1] == "cudaProfilerStart"]
-    ends = [i for i, c in enumerate(calls) if c[1] == "cudaProfilerStop"]
+    calls = read_trace(path)
+    begins = [i for i, c in enumerate(calls) if c.name == "cudaProfilerStart"]
+    ends = [i for i, c in enumerate(calls) if c.name == "cudaProfilerStop"]
     assert set(saves) == set(CALLED) and len(begins) == len(ends) == len(saves), saves
     for save, a, b in zip(saves, begins, ends):
         text = letters(calls[a:b])
