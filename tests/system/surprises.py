@@ -212,8 +212,9 @@ WRITERS = {
     "read_write": "exec 5<>f; echo a >&5; /bin/sh -c ': > f'; echo b >&5; od -c f",
     "inherited": "echo old > f; /bin/sh -c '%s -c \"$INHERITED\" >> f'; cat f" % PYTHON,
     "passed": PYTHON + ' -c "$PASSED"',
-    "later": "echo old > f; (echo one; sleep .2; echo two) > f & sleep .1; "
-             "/bin/sh -c 'exec 7>>f; echo app >&7; sleep .3; echo end >&7'; wait; cat f",
+    "later": "mkfifo ../1 ../2 ../3; echo old > f; (echo one; echo > ../1; read x < ../2; echo two; echo > ../3) > f & "
+             "read x < ../1; /bin/sh -c 'exec 7>>f; echo app >&7; echo > ../2; read x < ../3; echo end >&7'; wait; "
+             "cat f",
 }
 
 
