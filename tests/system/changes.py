@@ -220,6 +220,7 @@ def published_meanwhile():
         open("c.pt", "wb").write(b"c" * 200000)
         os.unlink("c.pt") if sys.argv[1] == "unlink" else os.rename("c.pt", "d.pt")
         print(os.path.exists("c.pt"))"""
+    need("strace")
     late = ["strace", "-o", "/dev/null", "-e", "inject=sendmsg:delay_enter=400000"]
     with disk_box("meanwhile") as (fs, box):
         write_file(box.d + "/c.pt", 100)
