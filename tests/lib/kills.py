@@ -7,7 +7,7 @@ import os
 import random
 import threading
 
-from fc import check_saves, victim
+from fc import check_saves, eventually, victim
 
 SAVER = victim("saver")
 
@@ -28,6 +28,10 @@ class Said:
             w = line.split()
             if w and w[0] in ("begin", "closed", "synced"):
                 setattr(self, w[0], int(w[1]))
+
+    def starts(self):
+        """Waits until the first save has begun: how long that takes is the machine's."""
+        eventually("a save begins", lambda: self.begin or self.p.poll() is not None, 30)
 
     def join(self):
         self.thread.join(10)

@@ -66,9 +66,11 @@ class Stage:
 
     def saver(self, *more, prefix="ck", **kw):
         p = self.box.start([SAVER, "-p", prefix + "-%d.pt", "-s", "20M"] + list(more), cwd=self.d, **kw)
-        return p, Said(p)
+        said = Said(p)
+        said.starts()
+        return p, said
 
-    def nap(self, least=0.2, most=0.7):
+    def nap(self, least=0.1, most=0.6):
         time.sleep(self.rng.uniform(least, most))
 
     def pair(self):

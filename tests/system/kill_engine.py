@@ -46,6 +46,7 @@ def run(name, who, io, victims_of, wanted, fsync=False):
             p = box.start([SAVER, "-p", "ck-%d.pt", "-s", "20M", "-n", "12", "-k", str(KEEP), "-l", "latest", "-t",
                            "20"] + (["-f"] if fsync else []), cwd=d)
             said = Said(p)
+            said.starts()
             while p.poll() is None and count.more():
                 time.sleep(count.rng.uniform(0.05, 0.4))
                 kill_some(box, count, victims_of(count.done))
@@ -90,8 +91,9 @@ def job_and_engine():
             fs.throttle(80 * MIB)
             p = box.start([SAVER, "-p", "ck-%d.pt", "-s", "20M", "-n", "12", "-k", str(KEEP), "-l", "latest"], cwd=d)
             said = Said(p)
-            time.sleep(count.rng.uniform(0.2, 0.8))
-            s = box.status()
+            said.starts()
+            time.sleep(count.rng.uniform(0.1, 0.7))
+            s = eventually("an engine", box.status)
             for pid in [p.pid, s["engine_pid"]] if k % 2 else [s["engine_pid"], p.pid]:
                 os.kill(pid, 9)
             p.wait()

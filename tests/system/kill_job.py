@@ -27,7 +27,8 @@ def one_kill(box, fs, k, count):
     fs.throttle(RATE)
     p = box.start([SAVER, "-p", "ck-%d.pt", "-s", "20M", "-n", "9", "-k", str(KEEP), "-l", "latest", "-t", "30"], cwd=d)
     said = Said(p)
-    time.sleep(count.rng.uniform(0.1, 1.1))
+    said.starts()
+    time.sleep(count.rng.uniform(0, 1))
     p.kill()
     p.wait()
     s = box.status()
@@ -71,7 +72,8 @@ def same_name(who, io):
             p = box.start([SAVER, "-p", "m.pt", "-s", "24M", "-n", "8", "-F", str(before + 1), "-t", "40", "-w", "3M",
                            "-d", "8"])
             said = Said(p)
-            time.sleep(count.rng.uniform(0.1, 0.9))
+            said.starts()
+            time.sleep(count.rng.uniform(0, 0.8))
             p.kill()
             p.wait()
             s = box.status()
@@ -97,6 +99,7 @@ def canary():
     for k in range(12):
         p = box.start([SAVER, "-p", "m.pt", "-s", "24M", "-n", "50", "-w", "2M", "-d", "10"], shim=False)
         said = Said(p)
+        said.starts()
         time.sleep(0.15 + 0.01 * k)
         p.kill()
         p.wait()

@@ -41,7 +41,8 @@ def both_gone(who, io):
             fs.throttle(60 * MIB)
             p = box.start([SAVER, "-p", "ck-%d.pt", "-s", "20M", "-n", "6", "-w", "2M", "-d", "10"], cwd=d)
             said = Said(p)
-            time.sleep(count.rng.uniform(0.2, 0.6))
+            said.starts()
+            time.sleep(count.rng.uniform(0.1, 0.5))
             count.add(pending(box.kill_pair()))
             fs.throttle(0)
             try:

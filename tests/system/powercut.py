@@ -61,7 +61,9 @@ def cuts(name, fs_type, n, fsync, io, shim=True, **config):
     fs.throttle(120 * MIB)
     ps, said = savers(box, fsync, shim)
     try:
-        time.sleep(0.3 if shim else 1.5)
+        for x in said:
+            x.starts()
+        time.sleep(0.2 if shim else 1.5)
         while counted < n and tried < 2 * n:
             tried += 1
             time.sleep(rng.uniform(0.05, 0.35))
