@@ -46,7 +46,7 @@ def stopped():
         r = box.ops("T", "o:0:wct:644:native.pt", "T", "W:0:9M:2", "c:0", "S:native.pt", "o:0:wct:644:again.pt", "T",
                     timeout=30)
         assert r.rc == 0 and r.lines()[1:3] == ["writes=%d" % (9 * MIB), "close=0"], repr(r)
-        assert r.ms()[1] < 3500, "the open took %d ms" % r.ms()[1]
+        assert r.ms()[1] < 5000, "the open took %d ms" % r.ms()[1]
         assert r.classes() == (0, 0, 0), r.err
         assert os.path.getsize(box.d + "/native.pt") == 9 * MIB, "it is not there natively"
         assert r.messages(), "nothing says why it is native"
@@ -236,7 +236,7 @@ def terminated():
     assert all(v[0] == "whole" for v in got.values()), got
     r = fc_report(err)
     assert r == (10, 0, 0), err
-    eventually("both have left", lambda: not alive(s["engine_pid"]) and not alive(s["keeper_pid"]), 15)
+    eventually("both have left", lambda: not alive(s["engine_pid"]) and not alive(s["keeper_pid"]), 30)
 
 
 def fc_report(err):
@@ -248,7 +248,7 @@ def leaves_when_idle():
     """Ten seconds without clients and work, and nothing is left but its log."""
     box = Box("leaves")
     s = started(box)
-    eventually("it leaves", lambda: not alive(s["engine_pid"]) and not alive(s["keeper_pid"]), 16, 0.2)
+    eventually("it leaves", lambda: not alive(s["engine_pid"]) and not alive(s["keeper_pid"]), 30, 0.2)
     r = box.run([SAVER, "-p", "m.pt", "-s", "8M", "-n", "1"])
     assert r.rc == 0 and r.classes() == (1, 0, 0), repr(r)
 

@@ -78,12 +78,16 @@ def old_until_published():
     seen = set()
     stop = threading.Event()
 
+    def look():
+        for p, (state, seq) in check_saves([first, os.path.join(d, "n.pt")]).items():
+            seen.add((os.path.basename(p), state, seq))
+
     def watch():
         while not stop.is_set():
-            for p, (state, seq) in check_saves([first, os.path.join(d, "n.pt")]).items():
-                seen.add((os.path.basename(p), state, seq))
+            look()
             time.sleep(0.02)
 
+    look()
     t = threading.Thread(target=watch)
     t.start()
     try:
@@ -93,6 +97,7 @@ def old_until_published():
     finally:
         stop.set()
         t.join()
+    look()
     torn = [s for s in seen if s[1] == "torn"]
     assert not torn, "a stranger saw %s" % torn
     assert ("m.pt", "whole", 1) in seen and ("m.pt", "whole", 3) in seen and ("n.pt", "absent", None) in seen, seen

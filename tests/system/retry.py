@@ -158,7 +158,7 @@ def deadline_outlives_engine(f):
         os.kill(s["engine_pid"], signal.SIGKILL)
         time.sleep(0.4)
     out, err = p.communicate(timeout=20)
-    assert 1.5 < time.monotonic() - t < 8, time.monotonic() - t
+    assert 3.5 < time.monotonic() - t < 20, time.monotonic() - t
     assert "m.pt: No space left" in err and "an older file stays" in err, err
     assert whole(f.box) == ("whole", 1), whole(f.box)
 
@@ -230,7 +230,7 @@ for io in ("uring", "threads"):
     other = USER if io == "threads" else None
     CASES += [("%s-%s" % (fn.__name__, io), lambda n=fn.__name__, i=io, f=fn, r=retry, u=other: full(
         "%s-%s" % (n, i), i, f, r, u)) for fn, retry in (
-            (heals, 60), (does_not_heal, 2), (no_retry, 0), (engine_killed, 60), (deadline_outlives_engine, 2),
+            (heals, 60), (does_not_heal, 2), (no_retry, 0), (engine_killed, 60), (deadline_outlives_engine, 4),
             (others_go_on, 60))]
     CASES.append(("eio_heals-" + io, lambda i=io: eio_heals("eio_heals-" + i, i)))
 half = len(CASES) // 2
