@@ -144,8 +144,8 @@ def need_disk(mib, path=TMP):
         raise Skip("needs %d MiB of free disk" % mib)
 
 
-def eventually(what, fn, seconds=10.0, step=0.02):
-    """Waits until fn() is true and returns its value."""
+def eventually(what, fn, seconds=30.0, step=0.02):
+    """Waits until fn() is true and returns its value. How long that may take is a busy machine's matter."""
     end = time.monotonic() + seconds
     while True:
         v = fn()

@@ -31,7 +31,7 @@ def seventeen_files():
     assert r.rc == 0 and sum(r.classes()[:2]) == 17 and r.classes()[0] >= 16, repr(r)
     box.wait()
     compare_trees(box.native_d, box.d)
-    assert r.seconds < 20, "%.1f s" % r.seconds
+    assert r.seconds < 35, "%.1f s" % r.seconds
 
 
 def stopped_client():
@@ -50,7 +50,7 @@ def stopped_client():
     try:
         r = box.run([SAVER, "-p", "b-%d.pt", "-s", "24M", "-n", "3"], timeout=40)
         assert r.rc == 0, repr(r)
-        assert r.seconds < 20, "%.1f s" % r.seconds
+        assert r.seconds < 35, "%.1f s" % r.seconds
     finally:
         os.kill(a.pid, signal.SIGCONT)
     assert s and s["staging_used"] >= 48 * MIB, "the stopped client holds only %s" % s

@@ -103,7 +103,7 @@ def does_not_heal(f):
                   "u:%s/ck-1.pt" % d)
     took = time.monotonic() - t
     assert r.lines()[2] == "close=0", "not after close: %r" % r
-    assert 1.5 < took < 15, "%.1f s" % took
+    assert 1.5 < took < 30, "%.1f s" % took
     told = [l for l in r.messages() if "ck-2.pt" in l]
     assert told, r.err
     line = told[0]
@@ -126,7 +126,7 @@ def does_not_heal(f):
 def no_retry(f):
     t = time.monotonic()
     r = f.box.run(save_argv(2))
-    assert time.monotonic() - t < 10
+    assert time.monotonic() - t < 25
     assert r.failures() == 1 or "failed 2" in r.out, repr(r)
     assert whole(f.box) == ("whole", 1), whole(f.box)
     assert "retrying" not in f.box.engine_log(), f.box.engine_log()

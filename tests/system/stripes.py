@@ -241,7 +241,7 @@ def status_of_stripes():
     """`wait --safe` returns long before the files are there; status says what is safe, how far each disk is and how
     long it will take; the report has both times."""
     a, b = disk("sa"), disk("sb", fs="xfs")
-    target, box = slow_target("status", [a, b], bps=10 << 20)
+    target, box = slow_target("status", [a, b], bps=4 << 20)
     p = box.start([SAVER, "-s", str(24 << 20), "-n", "3"])
     eventually("all are closed", lambda: (box.status() or {}).get("pending_files", 0) == 3, 20)
     t = time.monotonic()
@@ -249,7 +249,7 @@ def status_of_stripes():
     waited = time.monotonic() - t
     s = box.status()
     assert r.rc == 0 and s["safe_files"] >= s["pending_files"] - 1 >= 1, (r, s)
-    assert s["behind_bytes"] > 20 << 20 and waited < 3, (waited, s)
+    assert s["behind_bytes"] > 20 << 20 and waited < 8, (waited, s)
     stripes = {d["stripe"]: d["written_bytes"] for d in s["devices"]}
     assert stripes[1] + stripes[2] >= 69 << 20 and min(stripes[1], stripes[2]) > 8 << 20, s
     said = []
@@ -258,9 +258,9 @@ def status_of_stripes():
         said.append(box.command("status").out)
         return re.search(r"behind +[\d.]+ MiB, [\d.]+ MiB of it on the stripes only, ([\d.]+) MiB/s, ([\d.]+) s left",
                          said[-1])
-    left = eventually("a rate", with_rate, 10)
+    left = eventually("a rate", with_rate)
     text = said[-1]
-    assert 1 < float(left[1]) < 40 and 0.5 < float(left[2]) < 30, text
+    assert 1 < float(left[1]) < 40 and 0.5 < float(left[2]) < 60, text
     assert re.search(r"stripe 2 +%s, [\d.]+ MiB written, 0.0 MiB/s" % re.escape(b.at[-63:]), text), text
     w = box.start([BIN, "status", "--watch"], shim=True, env={"LD_PRELOAD": ""})
     lines = [w.stdout.readline() for _ in range(2)]
