@@ -16,7 +16,7 @@ import sys
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
 from disks import *  # noqa: E402,F403
 from fc import *  # noqa: E402,F403
-from kills import Said, kill_all  # noqa: E402
+from kills import Said  # noqa: E402
 
 SAVER = victim("saver")
 PART = 320  # MiB
@@ -114,7 +114,7 @@ def series(parts, host, rng, n):
         p.kill()
     finally:
         parts.slow(0)
-    kill_all(box)
+    box.kill_pair()
     p.wait()
     parts.umount()
     back = 0

@@ -154,7 +154,7 @@ def changed_since():
 def log_text(box):
     text = b""
     for at in box.config["STRIPES"].split(":"):
-        d = os.path.join(at, "fastckpt-%d" % os.geteuid())
+        d = os.path.join(at, "fastckpt-%d" % (box.uid or 0))
         for n in os.listdir(d) if os.path.isdir(d) else ():
             if n.endswith(".log"):
                 with open(os.path.join(d, n), "rb") as f:
