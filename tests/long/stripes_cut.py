@@ -114,7 +114,9 @@ def series(parts, host, rng, n):
         p.kill()
     finally:
         parts.slow(0)
-    box.kill_pair()
+    s = box.status()  # none: it has drained all, and left
+    if s:
+        box.kill_pair(s)
     p.wait()
     parts.umount()
     back = 0
