@@ -362,9 +362,9 @@ static int open_hidden(const struct place *p, uint64_t word, int flags, struct l
     if (!name_word_hidden(word)) {
         return 0;
     }
-    unsigned lend = flags & O_PATH ? 0 : LEND_SETTLE;
+    unsigned lend = LEND_SETTLE; // by O_PATH, too: fstat is the kernel's
     if (excl || (flags & O_ACCMODE) != O_RDONLY || (flags & O_TRUNC)) {
-        lend |= lend ? LEND_WRITE : 0;
+        lend |= flags & O_PATH ? 0 : LEND_WRITE;
         int r = names_clear(word);
         if (r != 1 || excl) {
             return r == 1 ? -EEXIST : r;

@@ -304,6 +304,7 @@ def parent_sees():
             os.unlink("old.pt"), os.rename("a.pt", "b.pt")
             os._exit(0)
         os.waitpid(pid, 0)
+        print(os.fstat(os.open("c.pt", os.O_PATH)).st_size)
         print(os.path.getsize("c.pt"), [os.path.exists(n) for n in ("old.pt", "a.pt", "b.pt")], sorted(os.listdir(".")))
         print(open("c.pt", "rb").read() == b"c" * (24 << 20))"""
     with disk_box("parent", STAGING="192M") as (fs, box):
