@@ -395,6 +395,8 @@ int names_before_open(int dirfd, const char *path, int flags, struct lent *ret) 
         bool writes = r > 0 && ((flags & O_ACCMODE) != O_RDONLY || (flags & O_TRUNC));
         if (writes && ret->own != NULL) {
             file_release(ret->own, fd_of(ret->own)); // its error is for its own calls
+        } else if (writes && ret->pending) {
+            names_wait(WAIT_ALL, -1); // nothing is cut off it any more
         }
         if (r > 0) {
             names_return(ret);
