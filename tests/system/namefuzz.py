@@ -62,7 +62,9 @@ def of(call, *args):
 def emptied(name):
     os.mkdir(name)
     with open(name + "/f", "wb") as f: f.write(b"x")
-    os.sync()
+    d = os.open(name, os.O_RDONLY)
+    os.fsync(d)
+    os.close(d)
     with open("before", "wb") as f: f.write(b"x")
     os.unlink(name + "/f")
 emptied("d")
