@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 //
-// chunks: the entries by which chunks change hands: BORROW, RETURN, HAND_OVER. Who gets them is lend's to say, what
-// becomes of their bytes drain's and writer's.
+// chunks: the entries by which bytes change hands: BORROW, RETURN, HAND_OVER, and ARENA, REFER. Who gets chunks is
+// lend's to say, what becomes of their bytes drain's and writer's; of an arena's, refer's.
 
 #include "breakpoint.h"
 #include "engine.h"
@@ -38,22 +38,33 @@ enum verdict chunks_return(struct engine *e, struct entry *en) {
     return DONE;
 }
 
+static void cut_off(struct engine *e, const struct entry *en, const char *what) {
+    struct conn_slot *cs = &e->p.st->conns[en->conn];
+    if (cs->fd > 0 && cs->client == en->client) {
+        log_error("process %d %s", e->p.st->clients[en->client].pid, what);
+        intake_drop_conn(e, en->conn);
+    }
+}
+
+/** The file that the sender's bytes are for; NULL: nobody wants them. */
+static struct file_slot *wanted_by(struct engine *e, const struct entry *en) {
+    struct file_slot *f = files_find(e, &en->msg);
+    return f && f->client == en->client && !f->dropped && !f->error && !(f->flags & OPEN_FOLLOWED) ? f : NULL;
+}
+
 enum verdict chunks_hand_over(struct engine *e, struct entry *en) {
     const struct msg_hand_over *h = &en->msg.u.hand_over;
-    struct file_slot *f = files_find(e, &en->msg);
+    struct file_slot *f = wanted_by(e, en);
     if (!lent_to(e, h->chunk, en->client)) {
         // Taken out of its hands (hands.h): what others wrote there since stays. Or carried out before a restart.
         if (lend_give_back(&e->lend, h->chunk, en->client) ||
             chunk_load(&e->p, h->chunk) == chunk_word(CHUNK_HANDED, en->client, en->msg.number)) {
             return DONE;
         }
-        if (e->p.st->conns[en->conn].fd > 0 && e->p.st->conns[en->conn].client == en->client) {
-            log_error("process %d handed over a chunk that it has not borrowed", e->p.st->clients[en->client].pid);
-            intake_drop_conn(e, en->conn);
-        }
+        cut_off(e, en, "handed over a chunk that it has not borrowed");
         return DONE;
     }
-    if (!f || f->client != en->client || f->dropped || f->error || f->flags & OPEN_FOLLOWED) {
+    if (!f) {
         lend_give_back(&e->lend, h->chunk, en->client);
         return DONE;
     }
@@ -66,6 +77,24 @@ enum verdict chunks_hand_over(struct engine *e, struct entry *en) {
     BREAK_POINT("chunk-handed");
     if (!drain_add(&e->drain, h->chunk)) {
         writer_add(&e->writer, h->chunk);
+    }
+    return DONE;
+}
+
+enum verdict chunks_arena(struct engine *e, struct entry *en) {
+    unsigned steps = (unsigned)en->msg.value;
+    int r = refer_arena(&e->refer, en->client, &en->fds[0], &steps);
+    if (r == -EBUSY && !en->canceled) {
+        return WAIT;
+    }
+    en->msg.value = steps;
+    return entries_say(e, en, r);
+}
+
+enum verdict chunks_refer(struct engine *e, struct entry *en) {
+    const struct file_slot *f = wanted_by(e, en);
+    if (refer_add(&e->refer, en->client, &en->msg, f) < 0) {
+        cut_off(e, en, "referred to what is not in its arena");
     }
     return DONE;
 }

@@ -113,6 +113,7 @@ static int new_client(struct engine *e, const struct msg_hello *h, int pidfd) {
         struct client_public *pub = &e->p.t->clients[i];
         atomic_store(&pub->failures, 0);
         atomic_store(&pub->pending, 0);
+        atomic_store(&pub->refs_done, 0);
         atomic_store(&pub->token, cl->token);
         BREAK_POINT("hello-filled");
         atomic_store_explicit(&cl->used, 1, memory_order_release);
@@ -264,7 +265,7 @@ void clients_turn(struct engine *e) {
         if (e->dying[i] && !cl->dead && e->pass > e->dying[i] + 1 && !has_unread(e, i)) {
             clients_gone(e, i);
         }
-        if (cl->dead && !has_files(e, i)) {
+        if (cl->dead && !has_files(e, i) && refer_end(&e->refer, i)) {
             free_client(e, i);
         }
     }
@@ -326,7 +327,7 @@ void clients_status(struct engine *e, struct status *s, unsigned device) {
                          .pending_files = e->commit.n_queue,
                          .failures = st->failures_total - st->failures_shown,
                          .restarts = st->generation - 1,
-                         .staging_bytes = e->lend.resident * STAGING_STEP,
+                         .staging_bytes = (uint64_t)(e->lend.resident + e->lend.arenas) * STAGING_STEP,
                          .staging_used = (uint64_t)lend_used(&e->lend) * CHUNK_SIZE,
                          .published_files = st->published,
                          .written_bytes = st->written_bytes};
@@ -341,7 +342,8 @@ void clients_status(struct engine *e, struct status *s, unsigned device) {
     }
     for (unsigned i = 0; i < e->files_high; i++) {
         bool lives = slot_file(e, i)->state != FILE_FREE;
-        uint64_t behind = lives ? writer_bytes(&e->writer, i) + drain_bytes(&e->drain, i) : 0;
+        uint64_t behind =
+            lives ? writer_bytes(&e->writer, i) + drain_bytes(&e->drain, i) + refer_bytes(&e->refer, i) : 0;
         s->behind_bytes += behind;
         s->pending_bytes += e->commit.run[i].queued ? behind : 0;
         s->striped_bytes += lives ? atomic_load(&e->p.t->files[i].striped) * CHUNK_SIZE : 0;

@@ -443,8 +443,5 @@ void drain_start(struct drain *d, struct pair *p, struct io *io, struct lend *l,
             d->free[d->n_free++] = i;
         }
     }
-    w->held = held;
-    w->discard = discard;
-    w->has = has;
-    w->drain = d;
+    writer_add_source(w, (struct writer_source){held, discard, has, d});
 }

@@ -107,6 +107,7 @@ static int start_modules(struct engine *e) {
     lend_start(&e->lend, &e->p, e->io);
     writer_start(&e->writer, &e->p, e->io);
     drain_start(&e->drain, &e->p, e->io, &e->lend, &e->writer);
+    refer_start(&e->refer, &e->p, e->io, &e->drain);
     commit_start(&e->commit, &e->p, e->io, &e->writer);
     e->safe.on_change = lend_changed;
     e->safe.arg = e;
@@ -134,6 +135,8 @@ static void rebuild(struct engine *e) {
         return;
     }
     BREAK_POINT("restart-files");
+    refer_rebuild(&e->refer);
+    BREAK_POINT("restart-refs");
     drain_rebuild(&e->drain);
     BREAK_POINT("restart-items");
     writer_rebuild(&e->writer);
@@ -325,6 +328,7 @@ static void turn(struct engine *e) {
 #endif
     if (e->progress || until_due(e) == 0) {
         e->progress = false;
+        refer_pump(&e->refer);
         drain_pump(&e->drain);
         writer_pump(&e->writer);
         safe_pump(&e->safe);

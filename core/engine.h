@@ -19,6 +19,7 @@
 #include "commit.h"
 #include "drain.h"
 #include "lend.h"
+#include "refer.h"
 #include "safe.h"
 #include "sums.h"
 
@@ -32,6 +33,7 @@ struct engine {
     struct commit commit;
     struct writer writer;
     struct drain drain;
+    struct refer refer;
     struct safe safe;
     struct sums_syncing sums;
     int epoll;
@@ -92,6 +94,8 @@ void entries_keep_fds(struct entry *en, const struct file_slot *f);
 enum verdict chunks_borrow(struct engine *e, struct entry *en);
 enum verdict chunks_return(struct engine *e, struct entry *en);
 enum verdict chunks_hand_over(struct engine *e, struct entry *en);
+enum verdict chunks_arena(struct engine *e, struct entry *en);
+enum verdict chunks_refer(struct engine *e, struct entry *en);
 
 // views.c
 enum verdict views_lend(struct engine *e, struct entry *en);

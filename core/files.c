@@ -299,7 +299,7 @@ void files_release_turn(struct engine *e) {
         const struct file_run *r = &e->writer.run[slot];
         const struct commit_run *cr = &e->commit.run[slot];
         if (r->gate || r->flying || r->head || cr->syncing || cr->publishing ||
-            drain_busy(&e->drain, slot) || !safe_ended(&e->safe, slot)) {
+            refer_busy(&e->refer, slot) || drain_busy(&e->drain, slot) || !safe_ended(&e->safe, slot)) {
             i++;
             continue;
         }

@@ -47,11 +47,27 @@ void lend_give(struct lend *l, unsigned chunk) {
 }
 
 static bool is_full(const struct lend *l) {
-    return l->resident >= step_count(l) || l->no_room;
+    return l->resident + l->arenas >= step_count(l) || l->no_room;
+}
+
+static unsigned kept(const struct lend *l) {
+    return l->kept_back + l->kept_refs;
+}
+
+bool lend_has_kept(const struct lend *l) {
+    return l->n_free >= kept(l);
+}
+
+unsigned lend_to_arena(const struct lend *l, unsigned want) {
+    uint64_t room = staging_room() / STAGING_STEP;
+    unsigned all = step_count(l), used = l->resident + l->arenas, half = all / 2;
+    want = (unsigned)min_u64(want, room > 1 ? room - 1 : 0);
+    want = (unsigned)min_u64(want, all - (unsigned)min_u64(all, used));
+    return (unsigned)min_u64(want, half - (unsigned)min_u64(half, l->arenas));
 }
 
 bool lend_short(const struct lend *l, unsigned spare) {
-    return is_full(l) && l->n_free < l->kept_back + spare;
+    return is_full(l) && l->n_free < kept(l) + spare;
 }
 
 int lend_steal(struct lend *l) {
@@ -136,10 +152,10 @@ unsigned lend_take(struct lend *l, unsigned client, uint64_t number, unsigned wa
         }
         ask(l, client);
     }
-    if (l->n_free <= l->kept_back || next_served(l) != client) {
+    if (l->n_free <= kept(l) || next_served(l) != client) {
         return 0;
     }
-    unsigned share = (l->n_free - l->kept_back) / (l->n_askers > SHARES ? l->n_askers : SHARES);
+    unsigned share = (l->n_free - kept(l)) / (l->n_askers > SHARES ? l->n_askers : SHARES);
     want = want > BORROW_MAX ? BORROW_MAX : want;
     want = want > share ? (share ? share : 1) : want;
     while (n < want && l->n_free > 0) {
@@ -199,7 +215,7 @@ static bool on_its_way(const struct lend *l) {
 }
 
 bool lend_hopeless(const struct lend *l) {
-    return l->n_free == 0 && !l->busy && is_full(l) && !on_its_way(l);
+    return l->n_free <= l->kept_refs && !l->busy && is_full(l) && !on_its_way(l);
 }
 
 unsigned lend_used(const struct lend *l) {
@@ -225,6 +241,7 @@ static void grow_done(struct io_job *job) {
         l->no_room = true;
         log_info("staging cannot grow beyond %lu MiB: %s", (unsigned long)(l->resident * STAGING_STEP / MIB),
                  log_errno(-job->result));
+        l->on_change(l->arg); // who waits may have to be told that there will be none
         return;
     }
     l->p->st->steps[l->step] = 1;
@@ -276,7 +293,7 @@ static bool step_is_free(const struct lend *l, unsigned s) {
 
 /** Gives the highest wholly free step back. */
 static void shrink(struct lend *l) {
-    if (l->kept_back > 0 && l->n_free < STAGING_STEP_CHUNKS + l->kept_back) {
+    if (kept(l) > 0 && l->n_free < STAGING_STEP_CHUNKS + kept(l)) {
         return;
     }
     for (unsigned s = step_count(l); s-- > 0;) {
@@ -302,13 +319,13 @@ static void shrink(struct lend *l) {
 }
 
 void lend_pump(struct lend *l, int64_t now_ns) {
-    unsigned askers = l->n_askers;
+    bool asked = l->n_askers > 0 || l->n_free < l->kept_refs;
     if (l->busy) {
         return;
     }
-    bool look = (l->resident > 0 || askers > 0) && now_ns - l->last_look_ns >= LOOK_NS;
-    bool want = (askers > 0 || now_ns - l->last_use_ns < LOOK_NS) && l->n_free < LOW_FREE &&
-                l->resident < step_count(l) && (askers > 0 || l->resident > 0);
+    bool look = (l->resident > 0 || asked) && now_ns - l->last_look_ns >= LOOK_NS;
+    bool want = (asked || now_ns - l->last_use_ns < LOOK_NS) && l->n_free < LOW_FREE &&
+                l->resident + l->arenas < step_count(l) && (asked || l->resident > 0);
     if (!look && (!want || l->no_room)) {
         return;
     }

@@ -17,7 +17,9 @@ struct lend {
     unsigned n_free;
     uint32_t free[CHUNKS_MAX]; // a stack: what was freed last is warm and is taken first
     unsigned kept_back;        // so many free ones are lent to no client (drain.h)
+    unsigned kept_refs;        // ... and so many more (refer.h)
     unsigned resident;         // steps with memory
+    unsigned arenas;           // steps that the clients' arenas have of the budget
     unsigned step;             // that the job in hand makes or releases
     bool busy;
     bool no_room;     // the last look found less than a step
@@ -43,6 +45,11 @@ void lend_unask(struct lend *l, unsigned client);
 bool lend_short(const struct lend *l, unsigned spare);
 /** A free chunk for the engine itself, which sets its word; -1: there is none. */
 int lend_steal(struct lend *l);
+/** True when all the chunks that are kept back are free. */
+bool lend_has_kept(const struct lend *l);
+/** How many more steps of the budget an arena may have, at most `want`: all of them have half of it, and no more than
+ *  there is memory for. */
+unsigned lend_to_arena(const struct lend *l, unsigned want);
 /** A chunk has become free. */
 void lend_give(struct lend *l, unsigned chunk);
 /** `client` gives a chunk back that it was lent. False: it has not got it. */

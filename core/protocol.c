@@ -26,6 +26,8 @@ size_t msg_bytes(unsigned type) {
         return HEAD + sizeof(struct msg_chunks);
     case MSG_HAND_OVER:
         return HEAD + sizeof(struct msg_hand_over);
+    case MSG_REFER:
+        return HEAD + sizeof(struct msg_refer);
     case MSG_CLOSE:
         return HEAD + sizeof(struct msg_close);
     case MSG_LEND:
@@ -100,6 +102,12 @@ bool msg_hand_over_valid(const struct msg_hand_over *h) {
     return true;
 }
 
+static bool check_refer(const struct msg_refer *r) {
+    const struct extent *e = &r->extent;
+    return r->index < INT64_MAX / CHUNK_SIZE && r->turn < INT64_MAX && r->at < INT64_MAX - CHUNK_SIZE && e->len > 0 &&
+           e->len <= CHUNK_SIZE && e->off <= CHUNK_SIZE - e->len;
+}
+
 static bool check_close(const struct msg_close *c) {
     return !(c->flags & ~(uint32_t)(CLOSE_SPAWNED | CLOSE_TIMES | CLOSE_ABORT | CLOSE_KEEP)) && c->size <= INT64_MAX &&
            time_valid(&c->atime) && time_valid(&c->mtime);
@@ -118,6 +126,10 @@ static bool check_body(const struct msg *m) {
         return m->value <= INT64_MAX;
     case MSG_HAND_OVER:
         return msg_hand_over_valid(&m->u.hand_over);
+    case MSG_REFER:
+        return check_refer(&m->u.refer);
+    case MSG_ARENA:
+        return m->value <= CHUNKS_MAX;
     case MSG_CLOSE:
         return check_close(&m->u.close);
     case MSG_LEND:

@@ -16,6 +16,7 @@
 //   LIST    question: the directory.  answer: a memfd of struct list_records; none if there is nothing to say
 //   WAIT    question with WAIT_DIR: the directory (O_PATH)
 //   REMOVE  question: the directory, and the inode under the name, if there is one (all O_PATH)
+//   ARENA   question: the arena, a memfd sealed against resizing, the first time
 //   RENAME  question: both directories, and the inode under the old name, if there is one (all O_PATH)
 
 #ifndef FASTCKPT_PROTOCOL_H
@@ -26,7 +27,7 @@
 #include <sys/types.h>
 #include <time.h>
 
-#define MSG_MAGIC   0x6b636634u // changes with every change of a layout: both files come from one build
+#define MSG_MAGIC   0x6b636635u // changes with every change of a layout: both files come from one build
 #define MSG_FDS_MAX 3
 #define EXTENTS_MAX 16
 #define WHERE_CAP   240 // where the program opened a file, as text
@@ -40,6 +41,7 @@ enum msg_type {
     MSG_BORROW,    // answered: chunks to fill; waits until there is at least one
     MSG_RESERVE,   // answered: space up to an offset, or -ENOSPC, -EDQUOT
     MSG_HAND_OVER, // a filled chunk
+    MSG_REFER,     // bytes of the sender's arena, as good as a chunk handed over
     MSG_CLOSE,     // the program's last descriptor goes: to be published in the order of numbers
     MSG_SETTLE,    // answered: everything handed over so far is in the kernel's file
     MSG_SYNC,      // answered: the file's bytes are durable; with SYNC_PUBLISH its name too
@@ -49,6 +51,7 @@ enum msg_type {
     MSG_LIST,      // answered: the names of a directory that the kernel does not show, or not as they are
     MSG_WAIT,      // answered: everything closed before (of a scope) is durable
     MSG_LEND,      // answered: the inode behind a captured or pending name
+    MSG_ARENA,     // answered: how large the sender's arena may be
     MSG_RETURN,    // chunks borrowed and not used
     MSG_EXEC,      // the client's image is replaced: its open files are published when its process is gone
     MSG_LEAVE,     // answered: the process ends; open files count as closed. Outermost client: when its tree is durable
@@ -122,6 +125,13 @@ struct msg_hand_over {
     uint32_t n;     // extents used, 1 to EXTENTS_MAX
     uint64_t index; // which chunk of the file
     struct extent extent[EXTENTS_MAX];
+};
+
+struct msg_refer {
+    uint64_t turn; // counts the sender's references; see client_public.refs_done
+    uint64_t at;   // of the first byte in the arena
+    uint64_t index; // which chunk of the file
+    struct extent extent;
 };
 
 struct msg_close {
@@ -204,15 +214,16 @@ struct msg {
     uint64_t file;  // id of the file, 0 if none
     uint32_t slot;  // its slot
     int32_t result; // answers: 0 or a negative errno
-    uint64_t value; // RESERVE: offset wanted / reserved. CANCEL: the number. WAIT answer: what is left. WAIT with
-                    // WAIT_DIR: 1: what is open in it gets its name as well.
-                    // STATUS: failures read. REMOVE answer: 1: do it natively (a directory), or
+    uint64_t value; // RESERVE: offset wanted / reserved. ARENA: steps of STAGING_STEP wanted in all / granted.
+                    // CANCEL: the number. WAIT answer: what is left. WAIT with WAIT_DIR: 1: what is open in it gets its
+                    // name as well. STATUS: failures read. REMOVE answer: 1: do it natively (a directory), or
                     // what was open under the name has lost it, whatever the result is (a file)
     union {
         struct msg_hello hello;
         struct msg_open open;
         struct msg_chunks chunks;
         struct msg_hand_over hand_over;
+        struct msg_refer refer;
         struct msg_close close;
         struct msg_lend lend;
         struct msg_change change;

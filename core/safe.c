@@ -166,7 +166,7 @@ static bool collect(struct safe *s, unsigned slot) {
         return false; // the newest is the last to reach its stripe, as a rule: it saves the walk
     }
     uint32_t high = s->p->st->items_high, n = 0, *found = calloc(high + 1, sizeof *found);
-    bool all = found;
+    bool all = found && slot_file(s, slot)->refs == 0;
     for (uint32_t i = 0; all && i < high; i++) {
         enum item_state state = items[i].state;
         if (state == ITEM_FREE || state == ITEM_LITTER || items[i].file != slot || d->run[i].dead) {

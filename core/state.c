@@ -132,6 +132,7 @@ static void mark_recorded(const struct state *st, unsigned char *seen, size_t ca
     }
     for (size_t i = 0; i < CLIENTS_MAX; i++) {
         mark(seen, cap, st->clients[i].used ? st->clients[i].pidfd : 0);
+        mark(seen, cap, st->arenas[i].fd);
     }
     for (size_t i = 0; i < CONNS_MAX; i++) {
         mark(seen, cap, st->conns[i].fd);

@@ -123,6 +123,7 @@ struct file_slot {
     uint32_t unsafe;           // the stripes do not have all of it
     uint32_t loose;            // the program may have changed bytes behind its chunks
     struct timespec summed;    // ctime when its checksums were written down (sums.h). RENAME: before it was renamed
+    uint32_t refs;             // references to arenas that are QUEUED; counted again at a restart
     uint32_t direct;           // direct writes work here (ext4, xfs)
     uint32_t close_flags;      // CLOSE_*
     uint64_t size_made;        // kernel size as we last made it
@@ -158,6 +159,28 @@ struct stripe_item {
     uint32_t summed;  // crc is known
     uint32_t spilled; // has been on the stripe only: counted in file_public.striped
     struct msg_hand_over what;
+};
+
+// Bytes of a client's arena that a file is to have (refer.h). QUEUED: perhaps being copied into a chunk. PASSED: by it
+// on their way to the file, as any other chunk. DONE: nobody wants them.
+enum ref_state { REF_NONE = 0, REF_QUEUED, REF_PASSED, REF_DONE };
+
+struct ref {
+    _Atomic uint32_t state;
+    uint32_t file; // slot
+    uint64_t file_id;
+    uint64_t number; // of its message
+    uint32_t chunk;  // copied into, + 1; 0: none yet
+    struct msg_refer what;
+};
+
+struct arena_slot {     // one a client
+    int32_t fd;         // 0: none
+    uint32_t steps;     // of STAGING_STEP, granted
+    uint64_t dev, ino;
+    uint64_t size;      // bytes of it that may be referred to, at most
+    uint64_t done;      // references below it are over
+    struct ref ref[REFS_MAX]; // the others, by turn
 };
 
 struct failure {
@@ -226,6 +249,7 @@ struct state {
     struct file_slot files[FILES_MAX];
     struct chunk_slot chunks[CHUNKS_MAX];
     struct stripe_item items[ITEMS_MAX];
+    struct arena_slot arenas[CLIENTS_MAX];
 };
 
 /** The process-local view of the pair's memory: mapped again by each engine. */

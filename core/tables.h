@@ -19,6 +19,7 @@
 #define FILES_MAX    4096      // files known to one engine: open, followed or pending
 #define CLIENTS_MAX  256
 #define NAMES_SLOTS  16384 // a power of two, four times FILES_MAX
+#define REFS_MAX     1024  // references of one client that are not written yet: 4 GiB of its arena
 #define BORROW_MAX   16    // chunks one message lends
 #define NAME_CAP     256   // longest file name (255) and its terminator
 #define TABLES_MAGIC 0x31746b6366ull
@@ -103,6 +104,7 @@ struct client_public {
     _Atomic uint64_t token;    // as given by hello; 0: slot free
     _Atomic uint32_t failures; // files of this client that failed after their close; ask MSG_FAILURES for the text
     _Atomic uint32_t pending;  // files of this client closed and not yet published: close waits beyond a bound
+    _Atomic uint64_t refs_done; // references of it with a turn below this are in their files, or nobody wants them
 };
 
 struct tables {

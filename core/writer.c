@@ -96,7 +96,7 @@ bool writer_settled(const struct writer *w, unsigned slot, uint64_t number) {
         }
     }
     return !r->fence && r->taken == 0 && (!r->head || word_number(w, r->head - 1) >= number) &&
-           !(w->held && w->held(w->drain, slot, number));
+           !writer_awaits(w, slot, number);
 }
 
 uint64_t writer_bytes(const struct writer *w, unsigned slot) {
@@ -147,9 +147,7 @@ static void put_back(struct writer *w, struct file_run *r, unsigned chunk) {
 
 void writer_discard(struct writer *w, unsigned slot) {
     struct file_run *r = &w->run[slot];
-    if (w->discard) {
-        w->discard(w->drain, slot);
-    }
+    writer_discard_sources(w, slot);
     while (r->head) {
         free_chunk(w, pop(w, r));
     }
@@ -474,7 +472,7 @@ void writer_rebuild(struct writer *w) {
     for (unsigned c = 0; c < CHUNKS_MAX; c++) {
         uint64_t word = chunk_load(w->p, c);
         enum chunk_state s = chunk_word_state(word);
-        if ((s != CHUNK_HANDED && s != CHUNK_FLYING) || (w->has && w->has(w->drain, c))) {
+        if ((s != CHUNK_HANDED && s != CHUNK_FLYING) || writer_elsewhere(w, c)) {
             continue;
         }
 #if FASTCKPT_BREAK != 2          // canary: a restart without fence

@@ -48,6 +48,15 @@ struct chunk_run {
     void *memory; // requests of the parts
 };
 
+/** Who has what is handed over and not here yet (drain.h, refer.h). */
+struct writer_source {
+    bool (*held)(void *arg, unsigned slot, uint64_t number); // something of this file, handed over before `number`?
+    void (*discard)(void *arg, unsigned slot);
+    bool (*has)(void *arg, unsigned chunk); // is this handed over chunk there?
+    void *arg;
+};
+#define WRITER_SOURCES 2
+
 struct writer {
     struct pair *p;
     struct io *io;
@@ -55,11 +64,8 @@ struct writer {
     void (*on_free)(void *arg, unsigned chunk);  // a chunk has become free
     void (*on_error)(void *arg, unsigned slot, int error, const char *what);
     void *arg;
-    // Chunks that are handed over and not here yet (drain.h). NULL: there are none such.
-    bool (*held)(void *drain, unsigned slot, uint64_t number); // of this file, handed over before `number`
-    void (*discard)(void *drain, unsigned slot);
-    bool (*has)(void *drain, unsigned chunk);
-    void *drain;
+    unsigned n_sources;
+    struct writer_source source[WRITER_SOURCES];
     uint32_t first_active; // slot + 1
     int64_t wake_ns;       // when the next failed step is due (CLOCK_MONOTONIC); 0: none
     struct file_run run[FILES_MAX];
@@ -73,6 +79,13 @@ void writer_start(struct writer *w, struct pair *p, struct io *io);
 void writer_rebuild(struct writer *w);
 /** What has been handed over of the file ends here (writer_add says it itself). */
 void writer_extend(struct writer *w, unsigned slot, const struct msg_hand_over *what);
+/** Before the rebuild; in all that is asked of them, the order is no matter. */
+void writer_add_source(struct writer *w, struct writer_source s);
+/** Is anything of the file that was handed over before `number` on its way to the writer? */
+bool writer_awaits(const struct writer *w, unsigned slot, uint64_t number);
+/** Is this handed over chunk with one of them? */
+bool writer_elsewhere(const struct writer *w, unsigned chunk);
+void writer_discard_sources(struct writer *w, unsigned slot);
 /** A chunk whose word has become CHUNK_HANDED. */
 void writer_add(struct writer *w, unsigned chunk);
 /** A client waits for space up to `end` bytes. Call once per question, then writer_reserved each time something has

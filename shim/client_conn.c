@@ -54,6 +54,7 @@ static const char *what(unsigned type) {
         [MSG_RESERVE] = "disk space",     [MSG_SETTLE] = "bytes to be written",   [MSG_SYNC] = "a file to be durable",
         [MSG_DROP] = "a file to go",      [MSG_WAIT] = "files to be durable",     [MSG_LEND] = "a pending file",
         [MSG_LIST] = "names",             [MSG_LEAVE] = "files to be durable",
+        [MSG_ARENA] = "memory for device copies", [MSG_REFER] = "room for a message",
         [MSG_HAND_OVER] = "room for a message", [MSG_CLOSE] = "room for a message",
     };
     return type < MSG_TYPES && names[type] ? names[type] : "an answer";

@@ -44,6 +44,10 @@ static void check_body(const struct msg *m) {
         }
         must(m->u.hand_over.index <= (uint64_t)INT64_MAX / CHUNK_SIZE);
         break;
+    case MSG_REFER:
+        must(m->u.refer.extent.len > 0 && (uint64_t)m->u.refer.extent.off + m->u.refer.extent.len <= CHUNK_SIZE);
+        must(m->u.refer.index <= (uint64_t)INT64_MAX / CHUNK_SIZE);
+        break;
     case MSG_RETURN:
         for (uint32_t i = 0; i < m->u.chunks.n; i++) {
             must(m->u.chunks.chunk[i] < CHUNKS_MAX);

@@ -37,6 +37,9 @@ static struct msg good(unsigned type) {
         m.u.hand_over.extent[0] = (struct extent){0, 10};
         m.u.hand_over.extent[1] = (struct extent){20, CHUNK_SIZE - 20};
         break;
+    case MSG_REFER:
+        m.u.refer.extent = (struct extent){20, CHUNK_SIZE - 20};
+        break;
     case MSG_LEND:
         strcpy(m.u.lend.name, "x");
         break;
@@ -147,6 +150,12 @@ Test(protocol, hostile_chunks) {
     CHANGED(MSG_BORROW, -EPROTO, m.u.chunks.n = UINT32_MAX);
     CHANGED(MSG_RETURN, -EPROTO, m.u.chunks.chunk[BORROW_MAX - 1] = CHUNKS_MAX);
     CHANGED(MSG_RETURN, 0, m.u.chunks.n = 1; m.u.chunks.chunk[1] = UINT32_MAX);
+    CHANGED(MSG_REFER, -EPROTO, m.u.refer.extent.len++);
+    CHANGED(MSG_REFER, -EPROTO, m.u.refer.extent.len = 0);
+    CHANGED(MSG_REFER, -EPROTO, m.u.refer.extent.off = UINT32_MAX);
+    CHANGED(MSG_REFER, -EPROTO, m.u.refer.at = UINT64_MAX);
+    CHANGED(MSG_REFER, -EPROTO, m.u.refer.index = UINT64_MAX);
+    CHANGED(MSG_ARENA, -EPROTO, m.value = CHUNKS_MAX + 1);
     CHANGED(MSG_HAND_OVER, -EPROTO, m.u.hand_over.chunk = CHUNKS_MAX);
     CHANGED(MSG_HAND_OVER, 0, m.u.hand_over.chunk = CHUNKS_MAX - 1);
     CHANGED(MSG_HAND_OVER, -EPROTO, m.u.hand_over.n = 0);
