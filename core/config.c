@@ -49,8 +49,8 @@
     ROW(CRC, crc, "auto|off", "auto",                                                                                  \
         "auto: the checksums of torch.save are computed by CPU instructions made for it. off: by torch.")              \
     ROW(CUDA, cuda, "auto|bounce|off", "auto",                                                                         \
-        "How large copies from a CUDA device to ordinary memory are done. auto, bounce: in slices through pinned "     \
-        "memory. off: by the CUDA runtime alone.")                                                                     \
+        "How large copies from a CUDA device to ordinary memory are done. bounce: in slices through pinned memory. "   \
+        "auto: straight to where they stay, if they are going to be saved. off: by the CUDA runtime alone.")           \
     ROW(LOG, log, "error|info|debug", "info", "How much is printed on stderr and in the engine's log.")                \
     ROW(REPORT, report, "0|1", "0", "1: each process prints a summary of its saves at its end.")                       \
     ROW(ASYNC_SHARED, async_shared, "0|1", "0",                                                                        \

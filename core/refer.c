@@ -6,6 +6,7 @@
 
 #include "refer.h"
 
+#include "breakpoint.h"
 #include "os.h"
 #include "staging.h"
 
@@ -142,6 +143,7 @@ static int take_arena(struct refer *r, unsigned client, int32_t *fd) {
     a->ino = s.st_ino;
     a->size = (uint64_t)s.st_size;
     *(volatile int32_t *)&a->fd = *fd;
+    BREAK_POINT("arena-taken");
     *fd = 0;
     return 0;
 }
@@ -160,6 +162,7 @@ int refer_arena(struct refer *r, unsigned client, int32_t *fd, unsigned *steps) 
     unsigned most = (unsigned)min_u64(*steps, a->size / STAGING_STEP);
     unsigned more = most > a->steps ? lend_to_arena(r->lend, most - a->steps) : 0;
     a->steps += more;
+    BREAK_POINT("arena-granted");
     r->lend->arenas += more;
     *steps = a->steps;
     return 0;
@@ -176,6 +179,7 @@ bool refer_end(struct refer *r, unsigned client) {
     }
     r->lend->arenas -= a->steps;
     a->steps = 0;
+    BREAK_POINT("arena-ended");
     state_close_fd(&a->fd);
     a->done = 0;
     free(c->run);
@@ -213,6 +217,7 @@ int refer_add(struct refer *r, unsigned client, const struct msg *m, const struc
         r->p->st->files[ref->file].refs++;
     }
     atomic_store_explicit(&ref->state, f ? REF_QUEUED : REF_DONE, memory_order_release);
+    BREAK_POINT("ref-queued");
     c->end = max_u64(c->end, what->turn + 1);
     c->to_copy = min_u64(c->to_copy, what->turn); // one that comes late
     c->to_pass = min_u64(c->to_pass, what->turn);
@@ -240,6 +245,7 @@ static void copy_done(struct io_job *job) {
     run->copying = false;
     r->client[run->client].copying--;
     r->copying[ref->file]--;
+    BREAK_POINT("ref-copied");
     if (ref->state != REF_QUEUED) { // discarded meanwhile
         give(r, run->chunk - 1);
         run->chunk = 0;
@@ -271,7 +277,9 @@ static bool start_copy(struct refer *r, unsigned client, uint64_t turn) {
     cs->what = (struct msg_hand_over){.chunk = (uint32_t)chunk, .n = 1, .index = ref->what.index};
     cs->what.extent[0] = ref->what.extent;
     ref->chunk = run->chunk = (uint32_t)chunk + 1;
+    BREAK_POINT("ref-chunk");
     chunk_store(r->p, (unsigned)chunk, CHUNK_HANDED, client, ref->number);
+    BREAK_POINT("ref-copying");
     run->copying = true;
     r->client[client].copying++;
     r->copying[ref->file]++;
@@ -285,6 +293,7 @@ static void pass(struct refer *r, unsigned client, uint64_t turn) {
     unsigned chunk = run_at(r, client, turn)->chunk - 1;
     run_at(r, client, turn)->chunk = 0;
     leave_queue(r, ref, REF_PASSED);
+    BREAK_POINT("ref-passed");
     if (!drain_add(r->drain, chunk)) {
         writer_add(r->w, chunk);
     }
@@ -328,6 +337,7 @@ static void pump_client(struct refer *r, unsigned client) {
             break;
         }
         *(volatile uint64_t *)&a->done += 1;
+        BREAK_POINT("ref-done");
         atomic_store_explicit(&ref->state, REF_NONE, memory_order_release);
     }
     atomic_store_explicit(&r->p->t->clients[client].refs_done, a->done, memory_order_release);

@@ -175,6 +175,7 @@ static int session_begin(const struct msg *a, const int *fds, int n) {
     if (r < 0) {
         return r;
     }
+    refs_begin(tab);
     client.slot = a->u.hello.client;
     client.token = a->u.hello.token;
     atomic_store(&client.failures_seen, atomic_load(&tab->clients[client.slot % CLIENTS_MAX].failures));
@@ -344,6 +345,7 @@ int client_report_failures(void) {
 void client_after_fork(void) {
     own_after_fork();
     chunks_after_fork();
+    refs_after_fork();
     client.lock = (struct lock){0};
     atomic_store(&client.tables, NULL);
     atomic_store(&client.numbers, NULL);

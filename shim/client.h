@@ -25,6 +25,8 @@ bool client_alive(void);
 /** The engine's tables, or NULL before the first connection and after a fork in the child. */
 const struct tables *client_tables(void);
 unsigned client_slot(void);
+/** Bytes that staging may take, as the engine says. */
+uint64_t client_staging_max(void);
 
 /** Draws a number for an entry. To be called before anything that others can notice. */
 uint64_t client_number(void);
@@ -62,6 +64,18 @@ void client_label(unsigned chunk, uint64_t file, uint64_t index, const struct ex
 /** Hands a chunk over: `m` is a HAND_OVER, complete but for its number. It is labelled before it is sent, and is no
  *  longer in this process's hands whatever the result. */
 int client_hand_over(struct msg *m);
+/** This process's arena, mapped at `mem`, is to have `*steps` of STAGING_STEP in all; `fd`: its memfd, the first time
+ *  of a session, else -1. 0, or an error; *steps: what it may have. */
+int client_arena(int fd, const void *mem, unsigned *steps, int timeout_ms);
+/** Hands bytes of the arena over: `m` is a REFER, complete but for its number and turn, which is put into *turn. They
+ *  stay as they are until it is over. -EAGAIN: too many are on their way, nothing was done. Else as client_tell. */
+int client_refer(struct msg *m, uint64_t *turn);
+/** Does nobody need what was referred to under this turn, of the session of `epoch`, any more? */
+bool client_ref_over(uint32_t epoch, uint64_t turn);
+/** Are references to these bytes of the file on their way? To be settled before others come there. */
+bool client_refs_overlap(uint64_t file, uint64_t off, uint64_t len);
+/** The file has been settled. */
+void client_refs_settled(uint64_t file);
 /** Gives all chunks in hand back to the engine: nothing is captured any more. */
 void client_return_chunks(void);
 
@@ -70,8 +84,8 @@ void client_return_chunks(void);
 extern bool (*client_on_lost)(void);
 /** How often keeper and engine were lost so far: a file of an older epoch has to be recovered (lost.c). */
 uint32_t client_epoch(void);
-/** For recovery: the chunk of `file` with the lowest number above `after` that was handed over and is not written yet.
- *  Fills *m (number, chunk, index, extents) and *mem. False: no more. */
+/** For recovery: the chunk, or bytes of the arena, of `file` with the lowest number above `after` that was handed over
+ *  and is not written yet. Fills *m (number, index, extents) and *mem, as of a chunk. False: no more. */
 bool client_next_unwritten(uint64_t file, uint64_t after, struct msg *m, void **mem);
 /** For messages at a loss: had the engine that is gone still this file, closed and not published? */
 bool client_was_pending(uint64_t file, uint32_t slot);

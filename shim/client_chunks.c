@@ -100,6 +100,10 @@ void chunks_after_fork(void) {
     forget();
 }
 
+uint64_t client_staging_max(void) {
+    return chunks.size;
+}
+
 void *client_chunk_mem(unsigned chunk) {
     return chunks.window + (uint64_t)chunk * CHUNK_SIZE;
 }
@@ -259,8 +263,10 @@ bool client_next_unwritten(uint64_t file, uint64_t after, struct msg *m, void **
             best = i;
         }
     }
-    if (best == chunks.high || !label_read(&chunks.labels[best], &file, &m->u.hand_over)) {
-        return false;
+    bool arena = refs_next_unwritten(file, after, m, mem);
+    if (best == chunks.high || (arena && m->number < handed(best)) ||
+        !label_read(&chunks.labels[best], &file, &m->u.hand_over)) {
+        return arena;
     }
     m->number = handed(best);
     m->u.hand_over.chunk = best;

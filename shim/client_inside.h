@@ -58,4 +58,11 @@ void chunks_end(void);
 /** In a fork child: the mappings are not there. */
 void chunks_after_fork(void);
 
+// client_refs.c
+/** A new session. Under the connecting lock. */
+void refs_begin(const struct tables *tables);
+void refs_after_fork(void);
+/** As client_next_unwritten, of the arena alone. */
+bool refs_next_unwritten(uint64_t file, uint64_t after, struct msg *m, void **mem);
+
 #endif

@@ -19,6 +19,7 @@
 #define SAME(a, b) _Static_assert((int)(a) == (int)(b), #b)
 SAME(SUCCESS, cudaSuccess);
 SAME(RESOURCE_HANDLE, cudaErrorInvalidResourceHandle);
+SAME(REGISTERED_ALREADY, cudaErrorHostMemoryAlreadyRegistered);
 SAME(CUDA_NO_RUNTIME, cudaErrorSharedObjectSymbolNotFound);
 SAME(DEVICE_TO_HOST, cudaMemcpyDeviceToHost);
 SAME(DEFAULT, cudaMemcpyDefault);
@@ -198,9 +199,7 @@ int cuda_copy(uintptr_t runtime, const struct cuda_copy *c) {
         return -1;
     }
     int r = copy(rt, c);
-    if (r == SUCCESS) {
-        atomic_fetch_add(&cuda_report.bounced, c->len);
-    } else if (r < 0 && c->kind == DEVICE_TO_HOST) {
+    if (r < 0 && c->kind == DEVICE_TO_HOST) {
         atomic_fetch_add(&cuda_report.native, c->len);
     }
     return r;
@@ -226,5 +225,5 @@ bool cuda_out_of_reach(void) {
 }
 
 void cuda_after_fork(void) {
-    cuda_report.bounced = cuda_report.native = 0;
+    cuda_report.bounced = cuda_report.adopted = cuda_report.native = 0;
 }

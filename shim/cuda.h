@@ -42,10 +42,10 @@ void cuda_device_reset(uintptr_t runtime);
 /** Fork handler of the child: it makes no CUDA call of ours. */
 void cuda_after_fork(void);
 
-/** Sums for FASTCKPT_REPORT, in bytes: what went through pinned memory, and what was as large but was left to the
- *  runtime (which may have had pinned memory for it). */
+/** Sums for FASTCKPT_REPORT, in bytes: what went through pinned memory, what straight to where it stays, and what was
+ *  as large but was left to the runtime (which may have had pinned memory for it). */
 struct cuda_report {
-    _Atomic uint64_t bounced, native;
+    _Atomic uint64_t bounced, adopted, native;
 };
 extern struct cuda_report cuda_report;
 

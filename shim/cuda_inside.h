@@ -15,6 +15,7 @@
 enum {
     SUCCESS = 0,
     RESOURCE_HANDLE = 400, // cudaErrorInvalidResourceHandle
+    REGISTERED_ALREADY = 712, // cudaErrorHostMemoryAlreadyRegistered
     DEVICE_TO_HOST = 2,
     DEFAULT = 4,
     UNREGISTERED = 0, // cudaMemoryType*

@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: MIT
 //
-// cuda_lane: one copy. An event on the caller's stream; a stream of our own waits for it and brings the slices into
-// pinned slots, a few ahead; each is copied to the destination while the next ones travel. Which copies: cuda.c.
+// cuda_lane: one copy. An event on the caller's stream; a stream of our own waits for it and brings the bytes straight
+// into the arena, whose pages then become the destination's (adopt.h); or else in slices into pinned slots, a few
+// ahead, each of which is copied to the destination while the next ones travel. Which copies: cuda.c.
 
 #include "cuda_inside.h"
 
+#include "../core/log.h"
 #include "../core/os.h"
 #include "../core/staging.h"
+#include "adopt.h"
 #include "guard.h"
 #include "target.h"
 #include "workers.h"
@@ -193,6 +196,93 @@ static int pump(const struct runtime *rt, const struct lane *l, const struct sli
     return SUCCESS;
 }
 
+// ---- Straight into the arena
+
+#define STEPS_MAX (CHUNKS_MAX / STAGING_STEP_CHUNKS)
+
+static struct runtime *_Atomic arena_runtime; // the first one: a page is registered once in a process
+static _Atomic uint32_t registered[STEPS_MAX]; // what resets_so_far said when this step was, + 1; 0: it is not
+static _Atomic bool no_arena;
+
+static uint32_t resets_so_far(void) {
+    uint32_t n = 0;
+    for (size_t i = 0; i < DEVICES_MAX; i++) {
+        n += atomic_load_explicit(&resets[i], memory_order_relaxed);
+    }
+    return n;
+}
+
+// Step by step, since no copy may cross two registrations. It may outlive the reset of one of several devices.
+static bool register_steps(const struct runtime *rt, const struct adopted *a) {
+    uint32_t now = resets_so_far() + 1;
+    for (uint64_t s = a->at / STAGING_STEP; s <= (a->at + a->len - 1) / STAGING_STEP; s++) {
+        if (atomic_load(&registered[s]) == now) {
+            continue;
+        }
+        int r = rt->f.cudaHostRegister(a->mem - a->at + s * STAGING_STEP, STAGING_STEP, REGISTER_PORTABLE);
+        if (r != SUCCESS) {
+            cuda_refused(rt);
+        }
+        if (r != SUCCESS && r != REGISTERED_ALREADY) {
+            if (!atomic_exchange(&no_arena, true)) {
+                log_info("copies from CUDA devices go through slots from here on: cudaHostRegister: error %d", r);
+            }
+            return false;
+        }
+        atomic_store(&registered[s], now);
+    }
+    return true;
+}
+
+static int fill(const struct runtime *rt, const struct lane *l, const struct cuda_copy *c, const struct adopted *a) {
+    int r = SUCCESS;
+    for (size_t done = 0, n; r == SUCCESS && done < c->len; done += n) {
+        n = min_u64(c->len - done, STAGING_STEP - (a->at + done) % STAGING_STEP);
+        r = rt->f.cudaMemcpyAsync(a->mem + done, c->src + done, n, DEVICE_TO_HOST, l->stream);
+    }
+    r = r != SUCCESS ? r : rt->f.cudaEventRecord(l->done[0], l->stream);
+    if (r != SUCCESS) {
+        give_up(rt, l, r);
+        return cuda_refused(rt);
+    }
+    r = rt->f.cudaEventSynchronize(l->done[0]);
+    return r != SUCCESS ? give_up(rt, l, r) : r;
+}
+
+// False: not this one, and nothing was done. Else *ret is what cuda_copy returns.
+static bool adopt(struct runtime *rt, const struct lane *l, const struct cuda_copy *c, int *ret) {
+    struct runtime *none = NULL;
+    struct adopted a;
+    if (shim.config.cuda != CUDA_AUTO || c->len < ADOPT_MIN || atomic_load(&no_arena) ||
+        (!atomic_compare_exchange_strong(&arena_runtime, &none, rt) && none != rt) ||
+        !adopt_begin(&a, c->dst, c->len)) {
+        return false;
+    }
+    bool can = register_steps(rt, &a);
+    *ret = can ? fill(rt, l, c, &a) : SUCCESS;
+    adopt_end(&a, can && *ret == SUCCESS);
+    if (can && *ret == SUCCESS) {
+        atomic_fetch_add(&cuda_report.adopted, c->len);
+    }
+    return can;
+}
+
+// ---- Which of the two
+
+static int bounce(const struct runtime *rt, const struct lane *l, const struct cuda_copy *c) {
+    // Small copies in several slices too: the first is on its way out while the last comes in.
+    size_t step = min_u64(SLICE, align_up((c->len + SLOTS - 1) / SLOTS, SLICE_UNIT));
+    struct slices s = {c, step, (uint32_t)((c->len + step - 1) / step)};
+    if (c->len >= WORKERS_MIN) {
+        workers_there(guard_plain());
+    }
+    int r = pump(rt, l, &s);
+    if (r == SUCCESS) {
+        atomic_fetch_add(&cuda_report.bounced, c->len);
+    }
+    return r;
+}
+
 int cuda_lane_copy(struct runtime *rt, int device, const struct cuda_copy *c) {
     struct lane *l = take_lane(rt, device);
     if (l == NULL) {
@@ -207,13 +297,9 @@ int cuda_lane_copy(struct runtime *rt, int device, const struct cuda_copy *c) {
         leave(l);
         return cuda_refused(rt);
     }
-    // Small copies in several slices too: the first is on its way out while the last comes in.
-    size_t step = min_u64(SLICE, align_up((c->len + SLOTS - 1) / SLOTS, SLICE_UNIT));
-    struct slices s = {c, step, (uint32_t)((c->len + step - 1) / step)};
-    if (c->len >= WORKERS_MIN) {
-        workers_there(guard_plain());
+    if (!adopt(rt, l, c, &r)) {
+        r = bounce(rt, l, c);
     }
-    r = pump(rt, l, &s);
     leave(l);
     return r;
 }

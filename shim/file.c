@@ -163,6 +163,13 @@ int file_ask(struct file *f, int fd, unsigned type, unsigned scope) {
     return r < 0 ? r : 0;
 }
 
+void file_forget_refs(struct file *f) {
+    if (f->referred_end > 0) {
+        client_refs_settled(f->id);
+        f->referred_end = 0;
+    }
+}
+
 int file_settle_locked(struct file *f, int fd) {
     // Closed by the end of the process, while another thread goes on: as long as the engine writes what it has, nothing
     // may go beside that into the page cache.
@@ -171,6 +178,7 @@ int file_settle_locked(struct file *f, int fd) {
             lost_recover(f, fd);
         } else if (file_ask(f, fd, MSG_SETTLE, 0) == 0) {
             f->staged_end = 0; // the kernel's size is right from here on
+            file_forget_refs(f);
         }
     }
     return file_known_error(f);

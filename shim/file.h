@@ -57,6 +57,7 @@ struct file {
     char hidden[NAME_CAP]; // the hidden one of a shadow without O_TMPFILE: for lost.c and messages
     int error;             // negative errno to be returned by the next write, fsync or close (P6), then kept
     uint64_t staged_end;   // end of the last byte staged since the last settle; 0: none, the kernel's size is right
+    uint64_t referred_end; // likewise of what was handed over by reference
     _Atomic uint64_t at;   // where the descriptor's offset was last: only a guess, others move it too
     uint32_t spawned_at;   // shim.spawned at open
     _Atomic bool wanted;   // a child may want to read it: the write in hand hands over what is staged at its end
@@ -75,6 +76,7 @@ struct file {
 struct file_report {
     _Atomic uint64_t files_staged, files_captured, files_followed;
     _Atomic uint64_t bytes_staged, bytes_native;
+    _Atomic uint64_t bytes_referred; // of the staged ones, those that nobody copied
     _Atomic uint64_t held_ns, fsync_ns;
     _Atomic int64_t first_close_ns;
 };

@@ -28,6 +28,9 @@ void file_times(const struct file *f, int fd, struct timespec ts[2]);
 /** file_settle under the lock. */
 int file_settle_locked(struct file *f, int fd);
 
+/** Nothing of it is on its way any more. */
+void file_forget_refs(struct file *f);
+
 /** The next object in use at or after *i, which moves on; NULL behind the last. For loops over all: no lock. */
 struct file *file_each(uint32_t *i);
 

@@ -26,6 +26,7 @@ int file_sync_locked(struct file *f, int fd, bool publish) {
     int r = file_ask(f, fd, MSG_SYNC, publish ? how : 0);
     if (r == 0) {
         f->staged_end = 0;
+        file_forget_refs(f);
         f->published |= publish;
         f->native |= publish;
     }

@@ -10,6 +10,7 @@
 #include <sys/resource.h>
 
 #include "../core/os.h"
+#include "adopt.h"
 #include "client.h"
 #include "fdtable.h"
 #include "file_inside.h"
@@ -170,7 +171,7 @@ static ssize_t put_staged(struct file *f, int fd, struct cursor *c, size_t len, 
         struct cursor before = *c;
         const char *p;
         size_t n = piece(c, len - done, &p);
-        ssize_t r = held_put(f, off + done, p, n);
+        ssize_t r = adopt_put(f, off + done, p, n);
         if (r < 0) {
             *c = before;
             if (r == -EPIPE) {
@@ -248,6 +249,12 @@ static ssize_t captured(struct file *f, int fd, const struct iovec *iov, int n, 
     if (odd || (end > NATIVE_HEAD && (!reserved(f, fd, (uint64_t)off, end) || f->native))) {
         give_back(fd, at, len);
         return by_kernel(f, fd, iov, n, at);
+    }
+    if ((uint64_t)off < f->referred_end && client_refs_overlap(f->id, (uint64_t)off, len)) {
+        file_settle_locked(f, fd); // its error is the file's, which the next call says
+    }
+    for (int i = 0; i < n && len >= ADOPT_MIN; i++) {
+        adopt_written(iov[i].iov_len);
     }
     struct cursor c = {iov, 0};
     size_t head = (uint64_t)off < NATIVE_HEAD ? min_u64(len, NATIVE_HEAD - (uint64_t)off) : 0;

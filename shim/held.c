@@ -175,6 +175,33 @@ static ssize_t put_part(struct file *f, uint64_t off, const void *src, uint32_t 
     return (ssize_t)len;
 }
 
+// What is held of these bytes already comes before them.
+static int hand_over_before(struct file *f, uint64_t index, struct extent e) {
+    int i = find(f, index);
+    for (uint32_t k = 0; i >= 0 && k < f->held[i].n; k++) {
+        const struct extent *x = &f->held[i].extent[k];
+        if (x->off < e.off + e.len && e.off < x->off + x->len) {
+            return hand_over(f, (uint32_t)i);
+        }
+    }
+    return 0;
+}
+
+ssize_t held_refer(struct file *f, uint64_t off, uint64_t at, size_t len, uint64_t *turn) {
+    struct msg m = {.type = MSG_REFER, .file = f->id, .slot = f->slot};
+    uint32_t in = (uint32_t)(off % CHUNK_SIZE), n = (uint32_t)min_u64(len, CHUNK_SIZE - in);
+    m.u.refer = (struct msg_refer){.at = at, .index = off / CHUNK_SIZE, .extent = {in, n}};
+    int r = hand_over_before(f, m.u.refer.index, m.u.refer.extent);
+    r = r < 0 ? r : client_refer(&m, turn);
+    if (r < 0) {
+        return r;
+    }
+    f->staged_end = max_u64(f->staged_end, off + n);
+    f->referred_end = max_u64(f->referred_end, off + n);
+    atomic_fetch_add(&file_report.bytes_referred, n);
+    return n;
+}
+
 ssize_t held_put(struct file *f, uint64_t off, const void *src, size_t len) {
     uint64_t in = off % CHUNK_SIZE;
     if (in == 0 && len >= WORKERS_MIN && find(f, off / CHUNK_SIZE) < 0 && workers_there(guard_plain())) {

@@ -4,6 +4,7 @@
 // Keeps fdtable in step, and hides the shim's own descriptors from close loops. What a file does when it closes is
 // file.c's.
 
+#include "arena.h"
 #include "callsite.h"
 #include "client.h"
 #include "hook_inside.h"
@@ -250,6 +251,15 @@ void *hook_mmap(void *addr, size_t len, int prot, int flags, int fd, off_t off) 
     }
     void *p = os_mmap(addr, len, prot, flags, fd, off);
     return os_is_err(p) ? (void *)hook_ret((long)p) : p;
+}
+
+// Memory that was adopted would show the arena's pages again where anonymous memory reads as zeros.
+int hook_madvise(void *addr, size_t len, int advice) {
+    bool discards = advice == MADV_DONTNEED || advice == MADV_FREE || advice == MADV_REMOVE;
+    if (UNLIKELY(discards && arena_in_use()) && !guard_foreign()) {
+        arena_before_discard(addr, len);
+    }
+    return (int)NATIVE(madvise, SYS_madvise, addr, len, advice);
 }
 
 // Not for the program's own: what the shim loads into it must not take numbers that are the program's.

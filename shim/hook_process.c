@@ -219,6 +219,8 @@ pid_t hook__Fork(void) {
     long r = real._Fork != NULL ? real._Fork() : hook_ret(RAW(SYS_clone, SIGCHLD));
     if (r == 0 && ours) {
         shim_after_fork_in_child();
+    } else if (ours) {
+        shim_after_fork_in_parent();
     }
     return (pid_t)r;
 }

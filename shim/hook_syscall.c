@@ -244,6 +244,8 @@ static long forks(long nr, long a, long b, long c, long d, long e) {
     long r = OS_CALL(nr, a, b, c, d, e, 0);
     if (r == 0) {
         shim_after_fork_in_child();
+    } else {
+        shim_after_fork_in_parent();
     }
     return hook_ret(r);
 }

@@ -88,6 +88,7 @@ HOOK(ioctl, int, (int fd, unsigned long request, ...))
 HOOK(pipe2, int, (int fds[2], int flags))
 HOOK(mmap, void *, (void *addr, size_t len, int prot, int flags, int fd, off_t off))
 HOOK_ALIAS(mmap64, mmap)
+HOOK(madvise, int, (void *addr, size_t len, int advice))
 #endif
 
 #if defined(HOOKS_ALL) || defined(HOOKS_WRITE) // hook_write.c

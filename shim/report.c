@@ -72,16 +72,18 @@ void report_after_fork(void) {
     kept = NOT_KEPT;
     struct file_report *r = &file_report;
     r->files_staged = r->files_captured = r->files_followed = 0;
-    r->bytes_staged = r->bytes_native = 0;
+    r->bytes_staged = r->bytes_native = r->bytes_referred = 0;
     r->held_ns = r->fsync_ns = 0;
     r->first_close_ns = 0;
 }
 
 static void print_devices(void) {
-    uint64_t bounced = cuda_report.bounced, native = cuda_report.native;
-    if (bounced + native > 0) {
-        log_error("device copies: %s MiB through pinned memory, %s MiB by the CUDA runtime", mib(bounced).text,
-                  mib(native).text);
+    uint64_t bounced = cuda_report.bounced, native = cuda_report.native, adopted = cuda_report.adopted;
+    struct decimal referred = mib(file_report.bytes_referred);
+    if (bounced + native + adopted > 0) {
+        log_error("device copies: %s MiB through pinned memory, %s MiB by the CUDA runtime, %s MiB straight to where "
+                  "they stay; %s MiB written without a copy",
+                  mib(bounced).text, mib(native).text, mib(adopted).text, referred.text);
     } else if (guard_plain() && !shim.forked && cuda_out_of_reach()) {
         log_error("device copies: no dynamic CUDA runtime in this process, they are as they would be natively");
     }

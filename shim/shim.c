@@ -8,6 +8,7 @@
 #include "../core/log.h"
 #include "../core/os.h"
 #include "../core/path.h"
+#include "arena.h"
 #include "callsite.h"
 #include "client.h"
 #include "cuda.h"
@@ -30,6 +31,11 @@ char shim_engine_path[4096];
 void shim_before_fork(void) {
     atomic_fetch_add(&shim.spawned, 1);
     file_hand_over_all();
+    arena_before_fork();
+}
+
+void shim_after_fork_in_parent(void) {
+    arena_after_fork(false);
 }
 
 void shim_after_fork_in_child(void) {
@@ -41,6 +47,7 @@ void shim_after_fork_in_child(void) {
     callsite_after_fork();
     cuda_after_fork();
     client_after_fork();
+    arena_after_fork(true);
     file_after_fork();
 }
 
@@ -98,7 +105,7 @@ __attribute__((constructor)) static void begin(int argc, char **argv, char **env
         find_engine();
         callsite_start();
         workers_begin(shim.config.copy_threads);
-        pthread_atfork(shim_before_fork, NULL, shim_after_fork_in_child);
+        pthread_atfork(shim_before_fork, shim_after_fork_in_parent, shim_after_fork_in_child);
         atomic_store_explicit(&shim.ready, true, memory_order_release);
     }
     errno = saved;

@@ -9,6 +9,7 @@
 
 /** The handlers of fork, for its forms that run none. */
 void shim_before_fork(void);
+void shim_after_fork_in_parent(void);
 void shim_after_fork_in_child(void);
 
 /**

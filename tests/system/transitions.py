@@ -17,10 +17,12 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 from fc import *  # noqa: E402,F403
 from canaries import engine  # noqa: E402
+from cudas import RUNTIME, sim_env  # noqa: E402
 from hands import RW, W, both  # noqa: E402
 from rotation import Rotation  # noqa: E402
 
 SAVES = 3
+ADOPTED = ("arena-", "ref-", "restart-refs")
 JOBS = (("deepspeed", 2), ("hf", 1))  # the second one for what the first does not pass
 KEPT = (("publish-named", 14),)  # what a long run found: a deletion has been done, and is not marked as done
 
@@ -39,6 +41,8 @@ def run(args):
     try:
         if point.startswith(("item", "stripe", "safe", "end-")):
             return point, k, (cut_off if point == "item-unplaced" else striped)(box), os.path.exists(hits[0])
+        if point.startswith(ADOPTED):
+            return point, k, adopted(box), os.path.exists(hits[0])
         if point.startswith("hands"):
             return point, k, looked_at(box), os.path.exists(hits[0])
         for n, (kind, ranks) in enumerate(jobs):
@@ -56,6 +60,20 @@ def run(args):
         return point, k, None, False
     finally:
         box.close()
+
+
+def adopted(box):
+    """Copies from a device that are handed over by reference."""
+    box.config.update(STAGING="256M")
+    argv, env = [victim("cuda_adopt"), box.native_d, "plain"], sim_env()
+    try:
+        n, r = box.native(argv, env=env), box.run(argv[:1] + [box.d, "plain"], env=env)
+        assert (n.rc, n.out) == (r.rc, r.out), "%r, natively %r" % (r, n)
+        assert box.wait().rc == 0 and same_bytes(box.native_d + "/plain", box.d + "/plain"), "other bytes"
+        time.sleep(0.3)  # for what it does when the job is gone
+    except AssertionError as e:
+        return "%s; log %s" % (e, box.engine_log().splitlines()[-4:])
+    return None
 
 
 def by_stripe(box):
@@ -127,6 +145,8 @@ def all_points(passings, backends, processes, more=()):
     binary = engine(7)
     points = sh(binary, "break-points").split()
     assert len(points) > 30, "only %d break points" % len(points)
+    if not os.path.exists(RUNTIME):  # no simulated CUDA runtime: adopt.py says so
+        points = [p for p in points if not p.startswith(ADOPTED)]
     todo = [(binary, p, k, io, JOBS) for n, p in enumerate(points) for k in passings
             for io in ((backends[n % 2],) if len(passings) == 1 else backends)]
     todo += [(binary, p, k, backends[0], JOBS) for p, k in more]

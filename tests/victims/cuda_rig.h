@@ -41,7 +41,7 @@ static inline uint64_t sum(const void *data, size_t len) {
     return h;
 }
 
-static void set_up(void) {
+static inline void set_up(void) {
     if (pattern != NULL) {
         return;
     }
@@ -69,7 +69,7 @@ static void make_streams(void) {
     }
 }
 
-static void end_capture(cudaStream_t s) {
+static inline void end_capture(cudaStream_t s) {
     cudaGraph_t g = NULL;
     cudaError_t e = cudaStreamEndCapture(s, &g);
     printf("  end of the capture %d, a graph %d, last %d\n", e, g != NULL, cudaGetLastError());

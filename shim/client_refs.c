@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: MIT
+//
+// client_refs: bytes of this process's arena that were handed over by reference: a note of each until the engine says
+// that it is over, so that what it stands for is not changed before, and is found again when keeper and engine are
+// killed. What the arena is, and which of it may be used again, is arena.c's.
+//
+// The lock is held for the few instructions that take a turn and note it.
+
+#include <errno.h>
+#include <string.h>
+
+#include "../core/os.h"
+#include "client_inside.h"
+#include "guard.h"
+
+struct ref_note {
+    uint64_t turn;
+    uint64_t number;
+    uint64_t file; // 0: its bytes are in the file, or it is free
+    struct msg_refer what;
+};
+
+static struct refs {
+    struct lock lock;
+    const struct tables *tables; // stays mapped after a loss
+    const char *arena;
+    uint64_t next; // turn
+    struct ref_note note[REFS_MAX];
+} refs;
+
+static uint64_t over(void) {
+    const struct tables *t = refs.tables;
+    return t ? atomic_load_explicit(&t->clients[client_slot() % CLIENTS_MAX].refs_done, memory_order_acquire) : 0;
+}
+
+void refs_begin(const struct tables *tables) {
+    refs.tables = tables;
+    refs.next = 0;
+    memset(refs.note, 0, sizeof refs.note);
+}
+
+void refs_after_fork(void) {
+    refs.lock = (struct lock){0};
+    refs_begin(NULL);
+}
+
+int client_arena(int fd, const void *mem, unsigned *steps, int timeout_ms) {
+    struct msg q = {.type = MSG_ARENA, .value = *steps};
+    refs.arena = mem;
+    int r = client_ask(&q, &fd, fd >= 0, NULL, NULL, timeout_ms);
+    *steps = r < 0 ? 0 : (unsigned)q.value;
+    return r < 0 ? r : 0;
+}
+
+int client_refer(struct msg *m, uint64_t *ret_turn) {
+    sigset_t saved;
+    lock_take(&refs.lock, &saved);
+    bool room = refs.next - over() < REFS_MAX;
+    if (room) {
+        m->u.refer.turn = *ret_turn = refs.next++;
+        m->number = client_number();
+        refs.note[*ret_turn % REFS_MAX] = (struct ref_note){*ret_turn, m->number, m->file, m->u.refer};
+    }
+    lock_drop(&refs.lock, &saved);
+    return room ? client_tell(m) : -EAGAIN;
+}
+
+bool client_ref_over(uint32_t epoch, uint64_t turn) {
+    return epoch != client_epoch() || turn < over();
+}
+
+static bool on_its_way(const struct ref_note *n, uint64_t file) {
+    return n->file == file && n->turn >= over();
+}
+
+bool client_refs_overlap(uint64_t file, uint64_t off, uint64_t len) {
+    for (uint32_t i = 0; i < REFS_MAX; i++) {
+        const struct ref_note *n = &refs.note[i];
+        uint64_t from = n->what.index * CHUNK_SIZE + n->what.extent.off;
+        if (on_its_way(n, file) && from < off + len && off < from + n->what.extent.len) {
+            return true;
+        }
+    }
+    return false;
+}
+
+void client_refs_settled(uint64_t file) {
+    for (uint32_t i = 0; i < REFS_MAX; i++) {
+        if (refs.note[i].file == file) {
+            refs.note[i].file = 0;
+        }
+    }
+}
+
+bool refs_next_unwritten(uint64_t file, uint64_t after, struct msg *m, void **mem) {
+    const struct ref_note *best = NULL;
+    for (uint32_t i = 0; i < REFS_MAX; i++) {
+        const struct ref_note *n = &refs.note[i];
+        if (on_its_way(n, file) && n->number > after && (!best || n->number < best->number)) {
+            best = n;
+        }
+    }
+    if (best) {
+        m->number = best->number;
+        m->u.hand_over.n = 1;
+        m->u.hand_over.index = best->what.index;
+        m->u.hand_over.extent[0] = best->what.extent;
+        *mem = (char *)refs.arena + best->what.at - best->what.extent.off;
+    }
+    return best != NULL;
+}
