@@ -5,6 +5,8 @@
 
 #include "doctor_inside.h"
 #include "os.h"
+#include "staging.h"
+#include "tool_text.h"
 #include "util.h"
 
 #include <elf.h>
@@ -183,6 +185,21 @@ static bool find_torch(const char *python, const char *file, char *buf, size_t c
     return false;
 }
 
+/** Can copies be adopted? By what is configured: what else it takes is a matter of each copy. */
+static void say_copies(struct doctor *d) {
+    uint64_t most = align_down(staging_budget(d->c->staging) / 2, STAGING_STEP);
+    char size[24];
+    text_size(most, size, sizeof size);
+    if (d->c->cuda == CUDA_BOUNCE) {
+        doctor_say(d, FOUND_NOTE, NULL, "device copies", "unset FASTCKPT_CUDA", "through slots: FASTCKPT_CUDA=bounce");
+    } else if (most == 0) {
+        doctor_say(d, FOUND_WARN, NULL, "device copies", "FASTCKPT_STAGING=128M or more",
+                   "through slots: half of what staging may have is less than 64 MiB");
+    } else {
+        doctor_say(d, FOUND_OK, NULL, "device copies", NULL, "up to %s straight to where they stay", size);
+    }
+}
+
 static void say_runtime(struct doctor *d, const char *path, enum runtime r, const char *name) {
     static const char what[] = "CUDA runtime";
     static const char remedy[] = "link with -cudart shared";
@@ -193,6 +210,7 @@ static void say_runtime(struct doctor *d, const char *path, enum runtime r, cons
                        "dynamic: %s needs %s; its copies are as they would be natively: FASTCKPT_CUDA=off", path, name);
         } else {
             doctor_say(d, FOUND_OK, NULL, what, NULL, "dynamic: %s needs %s", path, name);
+            say_copies(d);
         }
         break;
     case RUNTIME_STATIC:

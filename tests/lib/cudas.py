@@ -76,6 +76,15 @@ def copies(r):
     return sum(float(f[0]) for f in found), sum(float(f[1]) for f in found)
 
 
+STRAIGHT = re.compile(r"([\d.]+) MiB straight to where they stay; ([\d.]+) MiB written without a copy")
+
+
+def straight(r):
+    """(MiB that went straight to where they stay, MiB that were written without a copy)"""
+    found = STRAIGHT.findall(r.err)
+    return sum(float(f[0]) for f in found), sum(float(f[1]) for f in found)
+
+
 def run_cuda_cases(cases):
     """As run_cases; where there is no simulated runtime, one that says so: skipped for lack of the headers alone."""
     def not_built():

@@ -9,7 +9,6 @@
 # device does: scripts/gpu-check.
 
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -18,18 +17,10 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."
 from fc import *  # noqa: E402,F403
 from cudas import *  # noqa: E402,F403
 
-STRAIGHT = re.compile(r"([\d.]+) MiB straight to where they stay; ([\d.]+) MiB written without a copy")
-
 PROGRAMS = ("cudaMalloc", "cudaMemset", "cudaMemcpyAsync", "cudaStreamSynchronize", "cudaGetLastError")  # its own calls
 
 
-def straight(r):
-    found = STRAIGHT.search(r.err)
-    return tuple(float(x) for x in found.groups()) if found else (0, 0)
-
-
-def same(name, *ranges, staging="512M", more=None, env=None, tag="", stripes=0, says=None,
-         **config):
+def same(name, *ranges, staging="512M", more=None, env=None, tag="", stripes=0, says=None, **config):
     """The victim's case. ranges: (least, most) MiB that go straight, and that are handed over without a copy."""
     def run():
         box = Box(name + tag, STAGING=staging, **config)

@@ -15,8 +15,8 @@ from fc import *  # noqa: E402,F403
 from cudas import *  # noqa: E402,F403
 
 
-def saves(*kinds, least, tensors="1500000,300000,7"):
-    """`least`: MiB that must have gone through pinned memory."""
+def saves(*kinds, least, tensors="1500000,300000,7", adopted=0):
+    """`least`: MiB that must have gone through pinned memory; `adopted`: straight, and then without a copy."""
     def run():
         if not os.path.exists(VENV):
             raise Skip("needs BUILD/venv: make clients")
@@ -28,12 +28,14 @@ def saves(*kinds, least, tensors="1500000,300000,7"):
         assert box.wait().rc == 0
         compare_trees(box.native_d, box.d)
         assert copies(r)[0] >= least, r.err
+        assert all(mib >= adopted for mib in straight(r)), r.err
     return run
 
 
 # 6.9 MiB a state; of what is saved in one go, each tensor of 1 MiB or more
 CASES = [("torch", saves("torch_save", "safetensors", "captured", least=20))]
-ALL = [("torch-all", saves(*KINDS, least=60))]
+ALL = [("torch-all", saves(*KINDS, least=60)),
+       ("torch-adopted", saves(*KINDS, least=10, tensors="9000001,9000003,1500000,7", adopted=300))]
 
 if __name__ == "__main__":
     run_cuda_cases(CASES)

@@ -194,6 +194,11 @@ def cuda():
         expect(f, None, "CUDA runtime", level, word)
     _, f = doctor("--cuda", "off", "--", d + "/dynamic")
     expect(f, None, "CUDA runtime", "note", "FASTCKPT_CUDA=off")
+    for option, value, level, word in (("staging", "128M", "ok", "up to 64.0 MiB straight"),
+                                       ("staging", "127M", "warn", "less than 64 MiB"),
+                                       ("cuda", "bounce", "note", "bounce")):
+        _, f = doctor("--" + option, value, "--", d + "/dynamic")
+        expect(f, None, "device copies", level, word)
     torch = d + "/lib/python3.9/site-packages/torch/lib/"
     shutil.copy(d + "/plain", torch + "libc10.so")
     _, f = doctor("--", d + "/bin/python3", "train.py")
