@@ -58,12 +58,16 @@ bool lend_has_kept(const struct lend *l) {
     return l->n_free >= kept(l);
 }
 
-unsigned lend_to_arena(const struct lend *l, unsigned want) {
-    uint64_t room = staging_room() / STAGING_STEP;
-    unsigned all = step_count(l), used = l->resident + l->arenas, half = all / 2;
-    want = (unsigned)min_u64(want, room > 1 ? room - 1 : 0);
-    want = (unsigned)min_u64(want, all - (unsigned)min_u64(all, used));
-    return (unsigned)min_u64(want, half - (unsigned)min_u64(half, l->arenas));
+static uint64_t above(uint64_t a, uint64_t b) {
+    return a > b ? a - b : 0;
+}
+
+unsigned lend_to_arena(const struct lend *l, unsigned clients, unsigned has, unsigned want) {
+    uint64_t all = step_count(l), half = all / 2, share = max_u64(half / clients, 1);
+    uint64_t more = above(min_u64(want, share), has);
+    more = min_u64(more, above(staging_room() / STAGING_STEP, 1));
+    more = min_u64(more, above(all, l->resident + l->arenas));
+    return has + (unsigned)min_u64(more, above(half, l->arenas));
 }
 
 bool lend_short(const struct lend *l, unsigned spare) {

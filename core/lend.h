@@ -47,9 +47,9 @@ bool lend_short(const struct lend *l, unsigned spare);
 int lend_steal(struct lend *l);
 /** True when all the chunks that are kept back are free. */
 bool lend_has_kept(const struct lend *l);
-/** How many more steps of the budget an arena may have, at most `want`: all of them have half of it, and no more than
- *  there is memory for. */
-unsigned lend_to_arena(const struct lend *l, unsigned want);
+/** How many steps of the budget the arena of one of `clients` may have, that has `has` and wants `want`: half of it is
+ *  for all of them, a share of that for each, and no more than there is memory for. Never less than it has. */
+unsigned lend_to_arena(const struct lend *l, unsigned clients, unsigned has, unsigned want);
 /** A chunk has become free. */
 void lend_give(struct lend *l, unsigned chunk);
 /** `client` gives a chunk back that it was lent. False: it has not got it. */

@@ -148,6 +148,15 @@ static int take_arena(struct refer *r, unsigned client, int32_t *fd) {
     return 0;
 }
 
+static unsigned clients_there(const struct refer *r) {
+    unsigned n = 0;
+    for (unsigned i = 0; i < CLIENTS_MAX; i++) {
+        const struct client_slot *cl = &r->p->st->clients[i];
+        n += cl->used && !cl->dead && !cl->tool;
+    }
+    return n > 0 ? n : 1;
+}
+
 int refer_arena(struct refer *r, unsigned client, int32_t *fd, unsigned *steps) {
     struct arena_slot *a = arena_of(r, client);
     int err = *fd > 0 ? take_arena(r, client, fd) : a->fd > 0 ? 0 : -EBADF;
@@ -159,11 +168,10 @@ int refer_arena(struct refer *r, unsigned client, int32_t *fd, unsigned *steps) 
     if (!lend_has_kept(r->lend)) {
         return lend_short(r->lend, 0) ? -EAGAIN : -EBUSY;
     }
-    unsigned most = (unsigned)min_u64(*steps, a->size / STAGING_STEP);
-    unsigned more = most > a->steps ? lend_to_arena(r->lend, most - a->steps) : 0;
-    a->steps += more;
+    unsigned most = (unsigned)min_u64(*steps, a->size / STAGING_STEP), had = a->steps;
+    a->steps = lend_to_arena(r->lend, clients_there(r), had, most);
     BREAK_POINT("arena-granted");
-    r->lend->arenas += more;
+    r->lend->arenas += a->steps - had;
     *steps = a->steps;
     return 0;
 }

@@ -354,6 +354,21 @@ Test(refer, refused, .init = setup, .timeout = 30) {
     cr_expect_eq(add(&m), -EPROTO, "another in its place");
 }
 
+// Each of several clients has a share, whoever asks first.
+Test(refer, shares, .init = setup, .timeout = 30) {
+    pair_.st->clients[CLIENT].used = pair_.st->clients[CLIENT + 1].used = pair_.st->clients[0].used = 1;
+    pair_.st->clients[0].tool = 1;
+    for (unsigned i = 0; i < 2; i++) {
+        int32_t fd = an_arena(64 * STAGING_STEP, F_SEAL_GROW | F_SEAL_SHRINK), none = 0;
+        unsigned steps = 64;
+        cr_expect_eq(refer_arena(&refer, CLIENT + i, &fd, &steps), 0);
+        cr_expect_eq(steps, 1);
+        cr_expect_eq(refer_arena(&refer, CLIENT + i, &none, &steps), 0);
+        cr_expect_eq(steps, 1, "it keeps what it has");
+    }
+    cr_expect_eq(lend.arenas, 2);
+}
+
 Test(refer, budget, .init = setup, .timeout = 30) {
     int32_t fd = an_arena(64 * STAGING_STEP, F_SEAL_GROW | F_SEAL_SHRINK);
     unsigned steps = 64;
