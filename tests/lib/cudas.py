@@ -80,8 +80,8 @@ STRAIGHT = re.compile(r"([\d.]+) MiB straight to where they stay; ([\d.]+) MiB w
 
 
 def straight(r):
-    """(MiB that went straight to where they stay, MiB that were written without a copy)"""
-    found = STRAIGHT.findall(r.err)
+    """Of a result, or of stderr: (MiB that went straight to where they stay, MiB that were written without a copy)"""
+    found = STRAIGHT.findall(getattr(r, "err", r))
     return sum(float(f[0]) for f in found), sum(float(f[1]) for f in found)
 
 

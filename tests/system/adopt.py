@@ -8,10 +8,13 @@
 # shim: same lines, same files; the report says that bytes went straight, and without a copy. Cannot see what a real
 # device does: scripts/gpu-check.
 
+import contextlib
 import os
+import random
 import signal
 import subprocess
 import sys
+import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
 from fc import *  # noqa: E402,F403
@@ -83,6 +86,43 @@ def deaths(*who):
     return run
 
 
+def restarts(seed):
+    """The engine is killed again and again, whatever it does with references."""
+    def run():
+        box, rng, kills = Box("restarts%d" % seed, STAGING="512M"), random.Random(seed), 0
+        argv = [victim("cuda_adopt"), box.native_d, str(seed), str(seed + 1)]
+        n = box.native(argv, env=sim_env())
+        p = box.start(argv[:1] + [box.d] + argv[2:], env=sim_env())
+        while p.poll() is None and kills < 8:
+            time.sleep(rng.uniform(0.05, 0.6))
+            pid = (box.status() or {}).get("engine_pid")
+            if pid and p.poll() is None:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+                    kills += 1
+        out, err = p.communicate(timeout=60)
+        assert (p.returncode, out) == (0, n.out) and kills > 3, (p.returncode, kills, out, err)
+        assert box.wait().rc == 0
+        for f in os.listdir(box.native_d):
+            assert same_bytes(os.path.join(box.native_d, f), os.path.join(box.d, f)), "%s: other bytes" % f
+        assert straight(err)[0] > 80, err
+    return run
+
+
+def ranks():
+    """Several processes at once, each with a share of the budget and files of its own."""
+    box = Box("ranks", STAGING="512M")
+    argv = [[victim("cuda_adopt"), "", str(seed)] for seed in range(41, 45)]
+    native = [box.native(a[:1] + [box.native_d] + a[2:], env=sim_env()).out for a in argv]
+    started = [box.start(a[:1] + [box.d] + a[2:], env=sim_env()) for a in argv]
+    done = [p.communicate(timeout=150) for p in started]
+    assert [out for out, _ in done] == native and not any(p.returncode for p in started), done
+    assert box.wait().rc == 0
+    for f in os.listdir(box.native_d):
+        assert same_bytes(os.path.join(box.native_d, f), os.path.join(box.d, f)), "%s: other bytes" % f
+    assert "0.0 MiB straight" not in "".join(err for _, err in done), done
+
+
 READER = "import hashlib, sys; d = open(sys.argv[1], 'rb').read(); print(len(d), hashlib.sha1(d).hexdigest())"
 
 
@@ -117,6 +157,8 @@ LONG = [("one-" + name, same(name, (40, 121), written)) for name, written in ONE
 LONG += [
     ("stripes", same("plain", (120, 121), (119, 121), tag="-stripes", stripes=1)),
     ("aio", same("aio", (40, 41), (40, 41), says="io_uring or aio")),
+    ("ranks", ranks),
+    ("restarts", restarts(51)),
     ("direct", same("direct", (80, 128), (80, 128), staging="256M")),
     ("little", same("plain", (0, 0), (0, 0), tag="-little", staging="64M", says="less than 64 MiB")),
     ("bounce", same("plain", (0, 0), (0, 0), tag="-bounce", CUDA="bounce")),
