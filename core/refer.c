@@ -17,7 +17,6 @@
 #include <sys/stat.h>
 
 #define COPIES_MAX  4 // of one client at once
-#define NUMBER_MASK ((1ull << 48) - 1) // what a chunk's word holds of a number
 
 /** What of a reference dies with the engine. */
 struct refer_run {
@@ -313,7 +312,7 @@ static bool is_over(const struct refer *r, unsigned client, uint64_t turn) {
     if (ref->state == REF_PASSED) {
         uint64_t word = chunk_load(r->p, ref->chunk - 1);
         enum chunk_state s = chunk_word_state(word);
-        return (s != CHUNK_HANDED && s != CHUNK_FLYING) || chunk_word_number(word) != (ref->number & NUMBER_MASK);
+        return (s != CHUNK_HANDED && s != CHUNK_FLYING) || chunk_word_number(word) != (ref->number & CHUNK_NUMBER_MASK);
     }
     return ref->state == REF_DONE && !run_at(r, client, turn)->copying;
 }
@@ -375,7 +374,7 @@ static void find_again(struct refer *r, unsigned client, struct ref *ref) {
     struct file_slot *f = &r->p->st->files[ref->file];
     uint64_t word = ref->chunk ? chunk_load(r->p, ref->chunk - 1) : 0;
     if (chunk_word_state(word) == CHUNK_HANDED && chunk_word_client(word) == client &&
-        chunk_word_number(word) == (ref->number & NUMBER_MASK)) {
+        chunk_word_number(word) == (ref->number & CHUNK_NUMBER_MASK)) {
         give(r, ref->chunk - 1);
     }
     ref->chunk = 0;
