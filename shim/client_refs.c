@@ -4,7 +4,7 @@
 // that it is over, so that what it stands for is not changed before, and is found again when keeper and engine are
 // killed. What the arena is, and which of it may be used again, is arena.c's.
 //
-// The lock is held for the few instructions that take a turn and note it.
+// The lock is held for what reads or writes notes. Files of other threads have theirs beside one's own.
 
 #include <errno.h>
 #include <string.h>
@@ -22,6 +22,7 @@ struct ref_note {
 
 static struct refs {
     struct lock lock;
+    uint32_t epoch;              // of the session
     const struct tables *tables; // stays mapped after a loss
     const char *arena;
     uint64_t next; // turn
@@ -34,9 +35,13 @@ static uint64_t over(void) {
 }
 
 void refs_begin(const struct tables *tables) {
+    sigset_t saved;
+    lock_take(&refs.lock, &saved);
     refs.tables = tables;
+    refs.epoch = client_epoch();
     refs.next = 0;
     memset(refs.note, 0, sizeof refs.note);
+    lock_drop(&refs.lock, &saved);
 }
 
 void refs_after_fork(void) {
@@ -65,8 +70,9 @@ int client_refer(struct msg *m, uint64_t *ret_turn) {
     return room ? client_tell(m) : -EAGAIN;
 }
 
+// Of an older session: before there was a new one, all files of that were recovered.
 bool client_ref_over(uint32_t epoch, uint64_t turn) {
-    return epoch != client_epoch() || turn < over();
+    return epoch != refs.epoch || turn < over();
 }
 
 static bool on_its_way(const struct ref_note *n, uint64_t file) {
@@ -74,26 +80,33 @@ static bool on_its_way(const struct ref_note *n, uint64_t file) {
 }
 
 bool client_refs_overlap(uint64_t file, uint64_t off, uint64_t len) {
-    for (uint32_t i = 0; i < REFS_MAX; i++) {
+    sigset_t saved;
+    bool any = false;
+    lock_take(&refs.lock, &saved);
+    for (uint32_t i = 0; i < REFS_MAX && !any; i++) {
         const struct ref_note *n = &refs.note[i];
         uint64_t from = n->what.index * CHUNK_SIZE + n->what.extent.off;
-        if (on_its_way(n, file) && from < off + len && off < from + n->what.extent.len) {
-            return true;
-        }
+        any = on_its_way(n, file) && from < off + len && off < from + n->what.extent.len;
     }
-    return false;
+    lock_drop(&refs.lock, &saved);
+    return any;
 }
 
 void client_refs_settled(uint64_t file) {
+    sigset_t saved;
+    lock_take(&refs.lock, &saved);
     for (uint32_t i = 0; i < REFS_MAX; i++) {
         if (refs.note[i].file == file) {
             refs.note[i].file = 0;
         }
     }
+    lock_drop(&refs.lock, &saved);
 }
 
 bool refs_next_unwritten(uint64_t file, uint64_t after, struct msg *m, void **mem) {
+    sigset_t saved;
     const struct ref_note *best = NULL;
+    lock_take(&refs.lock, &saved);
     for (uint32_t i = 0; i < REFS_MAX; i++) {
         const struct ref_note *n = &refs.note[i];
         if (on_its_way(n, file) && n->number > after && (!best || n->number < best->number)) {
@@ -107,5 +120,6 @@ bool refs_next_unwritten(uint64_t file, uint64_t after, struct msg *m, void **me
         m->u.hand_over.extent[0] = best->what.extent;
         *mem = (char *)refs.arena + best->what.at - best->what.extent.off;
     }
+    lock_drop(&refs.lock, &saved);
     return best != NULL;
 }
