@@ -1,19 +1,13 @@
 // SPDX-License-Identifier: MIT
 //
-// arena: see arena.h. Where a page of it is still mapped when it is needed, the kernel breaks it away (as for a write),
-// which is safe beside the program's own stores; copying it and mapping the copy would lose some. Whatever is in
-// flight by io_uring or aio may still read such pages afterwards: where a program has either, nothing is used again.
-//
-// One lock for all. Not held while the engine is asked, a step is made, or somebody uses a range.
+// arena: see arena.h. The memory, and its ranges. What shows it to the program: arena_shown.c.
 
-#include "arena.h"
+#include "arena_inside.h"
 
 #include "../core/log.h"
 #include "../core/os.h"
 #include "../core/staging.h"
 #include "client.h"
-#include "guard.h"
-#include "maps.h"
 #include "own.h"
 
 #include <errno.h>
@@ -26,33 +20,15 @@
 #define MADV_POPULATE_WRITE 23
 #endif
 
-#define RANGES_MAX 128
-#define AREAS_MAX  512
-#define ASK_MS     2000 // as for an open
+#define ASK_MS 2000 // as for an open
 
-static struct arena {
-    struct lock lock, growing;
-    sigset_t signals;    // of who forks: he has the lock meanwhile,
-    _Atomic int forking; // and is this thread
-    _Atomic bool in_use, off;
-    int own; // handle of the memfd, from `window` on
-    char *window;
-    uint64_t size;         // most of it
-    _Atomic uint64_t have; // and what is resident
-    uint32_t dev_major, dev_minor;
-    uint64_t ino;
-    _Atomic uint32_t epoch; // of the session that has its descriptor, + 1: all above is there
-    uint64_t age;
-    struct range range[RANGES_MAX];
-    uint32_t n_areas;
-    struct maps_area area[AREAS_MAX]; // its mappings, but our own: filled by look()
-} arena;
+struct arena arena;
 
 bool arena_in_use(void) {
     return atomic_load_explicit(&arena.in_use, memory_order_relaxed);
 }
 
-static void turn_off(const char *what, int err) {
+void arena_turn_off(const char *what, int err) {
     if (!atomic_exchange(&arena.off, true)) {
         log_info("copies from CUDA devices go through slots from here on: %s%s%s", what, err ? ": " : "",
                  err ? log_errno(-err) : "");
@@ -63,136 +39,71 @@ char *arena_mem(const struct range *r) {
     return arena.window + r->at;
 }
 
-// ---- Its mappings
-
-static bool is_ours(const struct maps_area *a) {
-    return a->ino == arena.ino && a->major == arena.dev_major && a->minor == arena.dev_minor;
-}
-
-static bool note_area(void *arg, const struct maps_area *a, const char *name) {
-    (void)arg;
-    if (is_ours(a) && !(a->flags & MAPS_SHARED)) {
-        if (arena.n_areas == AREAS_MAX) {
-            turn_off("there are too many mappings of it", 0);
-            return false;
-        }
-        arena.area[arena.n_areas++] = *a;
-    } else if (strcmp(name, "anon_inode:[io_uring]") == 0 || strncmp(name, "/[aio]", 6) == 0) {
-        turn_off("this program has io_uring or aio", 0);
-    }
-    return true;
-}
-
-// Under the lock. False: not known.
-static bool look(void) {
-    arena.n_areas = 0;
-    int r = maps_each(note_area, NULL);
-    if (r < 0) {
-        turn_off("their mappings are not known", r);
-    }
-    return r == 0;
-}
-
-static bool shows(const struct maps_area *a, const struct range *r) {
-    return a->off < r->at + r->len && r->at < a->off + (a->to - a->from);
-}
-
-static bool is_mapped(const struct range *r) {
-    for (uint32_t i = 0; i < arena.n_areas; i++) {
-        if (shows(&arena.area[i], r)) {
-            return true;
-        }
-    }
-    return false;
-}
-
-static int prot_of(const struct maps_area *a) {
-    return (a->flags & MAPS_READ ? PROT_READ : 0) | (a->flags & MAPS_WRITE ? PROT_WRITE : 0) |
-           (a->flags & MAPS_EXEC ? PROT_EXEC : 0);
-}
-
-// All pages of it become the program's own, and its children's.
-static int break_area(const struct maps_area *a) {
-    char *from = (char *)(uintptr_t)a->from;
-    uint64_t len = a->to - a->from;
-    const int all = PROT_READ | PROT_WRITE;
-    bool locked = (prot_of(a) & all) != all; // the program has made it read-only
-    int r = locked ? (int)OS_CALL(SYS_mprotect, from, len, all, 0, 0, 0) : 0;
-    while (r >= 0 && (r = os_madvise(from, len, MADV_POPULATE_WRITE)) < 0 && (r == -EINTR || r == -EAGAIN)) {
-        r = 0;
-    }
-    if (locked) {
-        OS_CALL(SYS_mprotect, from, len, prot_of(a), 0, 0, 0);
-    }
-    return r < 0 ? r : os_madvise(from, len, MADV_DOFORK);
-}
-
-static bool break_range(const struct range *r) {
-    for (uint32_t i = 0; i < arena.n_areas; i++) {
-        if (shows(&arena.area[i], r) && break_area(&arena.area[i]) < 0) {
-            return false;
-        }
-    }
-    return true;
-}
-
 // ---- Ranges
 
 static bool is_over(const struct range *r) {
     return r->users == 0 && (!r->referred || client_ref_over(r->epoch, r->turn));
 }
 
-static bool overlaps_any(uint64_t at, uint64_t len) {
-    for (uint32_t i = 0; i < RANGES_MAX; i++) {
-        const struct range *r = &arena.range[i];
-        if (r->len > 0 && at < r->at + r->len && r->at < at + len) {
-            return true;
+static void forget_free(void) {
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < arena.n_used; i++) {
+        if (arena.used[i]->len > 0) {
+            arena.used[n++] = arena.used[i];
         }
     }
-    return false;
+    arena.n_used = n;
 }
 
 // Under the lock: the first place that is large enough.
 static struct range *place(uint64_t len) {
-    struct range *fresh = NULL;
-    for (uint32_t i = 0; i < RANGES_MAX && !fresh; i++) {
-        fresh = arena.range[i].len == 0 ? &arena.range[i] : NULL;
+    uint64_t at = 0;
+    uint32_t i = 0;
+    forget_free();
+    for (; i < arena.n_used && arena.used[i]->at - at < len; i++) {
+        at = arena.used[i]->at + arena.used[i]->len;
     }
-    uint64_t best = UINT64_MAX;
-    for (uint32_t i = 0; fresh && i <= RANGES_MAX; i++) { // behind each, and at the beginning
-        uint64_t at = i < RANGES_MAX ? arena.range[i].at + arena.range[i].len : 0;
-        if (at < best && at + len <= atomic_load(&arena.have) && !overlaps_any(at, len)) {
-            best = at;
-        }
-    }
-    if (best == UINT64_MAX) {
+    if (arena.n_used == RANGES_MAX || at + len > atomic_load(&arena.have)) {
         return NULL;
     }
-    *fresh = (struct range){.at = best, .len = len, .users = 1, .age = ++arena.age};
-    return fresh;
+    struct range *r = arena.range;
+    while (r->len > 0) {
+        r++;
+    }
+    *r = (struct range){.at = at, .len = len, .users = 1, .age = ++arena.age};
+    memmove(&arena.used[i + 1], &arena.used[i], (arena.n_used - i) * sizeof *arena.used);
+    arena.used[i] = r;
+    arena.n_used++;
+    return r;
 }
 
 // Under the lock: those that are over and not shown any more.
 static void free_unmapped(void) {
-    for (uint32_t i = 0; i < RANGES_MAX; i++) {
-        struct range *r = &arena.range[i];
-        if (r->len > 0 && is_over(r) && !is_mapped(r)) {
+    for (uint32_t i = 0; i < arena.n_used; i++) {
+        struct range *r = arena.used[i];
+        if (r->len > 0 && is_over(r) && !shown_is(r)) {
             r->len = 0;
         }
     }
+}
+
+// What was not written while others that came later were will not be, as a rule. Else it is still to be: whoever
+// copies all of a model before he saves it gains nothing if its first copies make room for its last ones.
+static bool is_saved(const struct range *r) {
+    return r->referred || r->age < arena.saved;
 }
 
 // Under the lock: the oldest one that is over, whoever sees it. Not where a direct write of another thread may be on
 // its way from it. False: there is none.
 static bool free_oldest(void) {
     struct range *oldest = NULL;
-    for (uint32_t i = 0; i < RANGES_MAX; i++) {
-        struct range *r = &arena.range[i];
-        if (r->len > 0 && is_over(r) && (!oldest || r->age < oldest->age)) {
+    for (uint32_t i = 0; i < arena.n_used; i++) {
+        struct range *r = arena.used[i];
+        if (r->len > 0 && is_over(r) && is_saved(r) && (!oldest || r->age < oldest->age)) {
             oldest = r;
         }
     }
-    if (oldest && !maps_any_direct() && break_range(oldest)) {
+    if (oldest && !maps_any_direct() && shown_break(oldest)) {
         oldest->len = 0;
         return true;
     }
@@ -273,9 +184,9 @@ static bool grow(uint64_t len) {
         atomic_store(&arena.have, have + (r == 0 ? STAGING_STEP : 0));
     }
     if (r == -ENOSPC) {
-        turn_off("half of FASTCKPT_STAGING is less than 64 MiB", 0);
+        arena_turn_off("half of FASTCKPT_STAGING is less than 64 MiB", 0);
     } else if (r < 0 && r != -EAGAIN && r != -ETIMEDOUT && r != -EPIPE) {
-        turn_off("no memory for them to go to directly", r);
+        arena_turn_off("no memory for them to go to directly", r);
     }
     lock_drop(&arena.growing, &saved);
     return r == 0;
@@ -285,7 +196,7 @@ static struct range *find_free(uint64_t len, bool force) {
     sigset_t saved;
     struct range *r = NULL;
     lock_take(&arena.lock, &saved);
-    if (is_known() && !(r = place(len)) && look()) {
+    if (is_known() && !(r = place(len)) && shown_look()) {
         free_unmapped();
         r = place(len);
         while (force && !r && !atomic_load(&arena.off) && free_oldest()) {
@@ -297,7 +208,7 @@ static struct range *find_free(uint64_t len, bool force) {
 }
 
 struct range *arena_take(uint64_t len) {
-    if (atomic_load(&arena.off) || !client_alive()) {
+    if (atomic_load(&arena.off) || !client_alive() || shown_forking()) {
         return NULL;
     }
     struct range *r = find_free(len, false);
@@ -329,17 +240,22 @@ int arena_map(struct range *r, char *addr, uint64_t skip, uint64_t body) {
         return fd;
     }
     lock_take(&arena.lock, &saved); // fork's handler sees it with DONTFORK, or not at all
-    void *p = os_mmap(addr, body, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_FIXED, fd, (off_t)(r->at + skip));
-    if (!os_is_err(p)) {
+    const int prot = PROT_READ | PROT_WRITE;
+    void *p = os_mmap(addr, body, prot, MAP_PRIVATE | MAP_FIXED, fd, (off_t)(r->at + skip));
+    if (os_is_err(p)) { // before Linux 6.12, what was there may be gone all the same
+        os_mmap(addr, body, prot, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
+    } else {
         os_madvise(addr, body, MADV_DONTFORK);
-        for (uint32_t i = 0; i < RANGES_MAX; i++) { // what was there before is no more
-            struct range *x = &arena.range[i];
+        for (uint32_t i = 0; i < arena.n_used; i++) { // what was there before is no more
+            struct range *x = arena.used[i];
             x->addr = x->addr < addr + body && addr < x->addr + x->body ? NULL : x->addr;
         }
         r->shown = true;
         r->addr = addr;
         r->skip = skip;
         r->body = body;
+        arena.lowest = arena.in_use ? min_u64(arena.lowest, (uintptr_t)addr) : (uintptr_t)addr;
+        arena.highest = max_u64(arena.highest, (uintptr_t)addr + body);
         atomic_store(&arena.in_use, true);
     }
     lock_drop(&arena.lock, &saved);
@@ -352,9 +268,12 @@ int arena_map(struct range *r, char *addr, uint64_t skip, uint64_t body) {
 struct range *arena_hold(const char *p, uint64_t len) {
     sigset_t saved;
     struct range *first = NULL;
+    if (shown_forking()) {
+        return NULL;
+    }
     lock_take(&arena.lock, &saved);
-    for (uint32_t i = 0; i < RANGES_MAX; i++) {
-        struct range *r = &arena.range[i];
+    for (uint32_t i = 0; i < arena.n_used; i++) {
+        struct range *r = arena.used[i];
         if (r->len > 0 && r->addr && r->addr < p + len && p < r->addr + r->body &&
             (!first || r->addr < first->addr || (r->addr == first->addr && r->age > first->age))) {
             first = r;
@@ -376,7 +295,7 @@ uint64_t arena_still(const struct range *r, const char *p, uint64_t len) {
 #if FASTCKPT_BREAK == 19 // canary: what is mapped there is not looked at
     return len;
 #endif
-    if (!is_known() || maps_find(p, &a) < 0 || !is_ours(&a) || a.flags & MAPS_SHARED ||
+    if (!is_known() || maps_find(p, &a) < 0 || !shown_is_ours(&a) || a.flags & MAPS_SHARED ||
         a.off + ((uintptr_t)p - a.from) != arena_at(r, p)) {
         return 0;
     }
@@ -390,79 +309,6 @@ void arena_referred(struct range *r, uint32_t epoch, uint64_t turn) {
     r->turn = later ? turn : r->turn;
     r->epoch = epoch;
     r->referred = true;
+    arena.saved = max_u64(arena.saved, r->age);
     lock_drop(&arena.lock, &saved);
-}
-
-// ---- What the program and its children do with it
-
-static void discard(uintptr_t from, uintptr_t to) {
-    for (uint32_t i = look() ? arena.n_areas : 0; i-- > 0;) {
-        const struct maps_area *a = &arena.area[i];
-        uintptr_t lo = max_u64(from, a->from), hi = min_u64(to, a->to);
-        if (lo < hi) {
-            os_mmap((void *)lo, hi - lo, prot_of(a), MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
-        }
-    }
-}
-
-void arena_before_discard(char *addr, uint64_t len) {
-    sigset_t saved;
-    uintptr_t from = (uintptr_t)addr, to = from + align_up(len, MAPS_PAGE);
-    if (atomic_load(&arena.forking) == os_gettid()) { // from another's fork handler
-        discard(from, to);
-        return;
-    }
-    lock_take(&arena.lock, &saved);
-    discard(from, to);
-    lock_drop(&arena.lock, &saved);
-}
-
-// What it was mapped to, where the kernel does not say what is: a process that may not read its own /proc.
-static void remember(void) {
-    arena.n_areas = 0;
-    for (uint32_t i = 0; i < RANGES_MAX; i++) {
-        const struct range *r = &arena.range[i];
-        if (r->len > 0 && r->addr) {
-            uint64_t from = (uintptr_t)r->addr;
-            arena.area[arena.n_areas++] =
-                (struct maps_area){.from = from, .to = from + r->body, .flags = MAPS_READ | MAPS_WRITE};
-        }
-    }
-}
-
-static void break_all(void) {
-    if (!look()) {
-        remember();
-    }
-    for (uint32_t i = arena.n_areas; i-- > 0;) {
-        int r = break_area(&arena.area[i]);
-        if (r < 0) {
-            log_error("a forked child will not have %lu bytes of this process's memory: %s",
-                      (unsigned long)(arena.area[i].to - arena.area[i].from), log_errno(-r));
-        }
-    }
-}
-
-void arena_before_fork(void) {
-    lock_take(&arena.lock, &arena.signals);
-    atomic_store(&arena.forking, os_gettid());
-    bool mapped = arena_in_use();
-#if FASTCKPT_BREAK == 21 // canary: a child has no such memory
-    mapped = false;
-#endif
-    if (mapped) {
-        break_all();
-    }
-}
-
-// A child has no arena, but what was broken away before the fork is still a mapping of it: what it discards must be
-// zeros.
-void arena_after_fork(bool child) {
-    if (child) {
-        arena.growing = (struct lock){0};
-        atomic_store(&arena.off, true);
-        memset(arena.range, 0, sizeof arena.range);
-    }
-    atomic_store(&arena.forking, 0);
-    lock_drop(&arena.lock, &arena.signals);
 }

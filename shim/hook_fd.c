@@ -253,9 +253,10 @@ void *hook_mmap(void *addr, size_t len, int prot, int flags, int fd, off_t off) 
     return os_is_err(p) ? (void *)hook_ret((long)p) : p;
 }
 
-// Memory that was adopted would show the arena's pages again where anonymous memory reads as zeros.
+// Memory that was adopted would show the arena's pages again where anonymous memory reads as zeros. (MADV_REMOVE is
+// refused for both.)
 int hook_madvise(void *addr, size_t len, int advice) {
-    bool discards = advice == MADV_DONTNEED || advice == MADV_FREE || advice == MADV_REMOVE;
+    bool discards = advice == MADV_DONTNEED || advice == MADV_FREE;
     if (UNLIKELY(discards && arena_in_use()) && !guard_foreign()) {
         arena_before_discard(addr, len);
     }

@@ -7,6 +7,7 @@
 // Its C signature has seven longs: that is how a variadic call passes them on the processors that core/os.h knows. So
 // it goes on by a jump, and a child that it makes may return as from libc's own.
 
+#include "arena.h"
 #include "capture.h"
 #include "client.h"
 #include "hook_inside.h"
@@ -83,7 +84,7 @@ static const unsigned char groups[512] = {
     [NR_FILE_GETATTR] = GROUP_NAME, [NR_FILE_SETATTR] = GROUP_NAME,
     // processes
     [SYS_clone] = GROUP_OTHER, [SYS_clone3] = GROUP_OTHER, [SYS_execve] = GROUP_OTHER, [SYS_execveat] = GROUP_OTHER,
-    [SYS_exit_group] = GROUP_OTHER,
+    [SYS_exit_group] = GROUP_OTHER, [SYS_madvise] = GROUP_OTHER,
 };
 
 #define P(x) ((void *)(x)) // an argument that is a pointer
@@ -263,6 +264,7 @@ static long others(long nr, long a, long b, long c, long d, long e) {
     case SYS_execve: return hook_execve(P(a), P(b), P(c));
     case SYS_execveat: return hook_execveat((int)a, P(b), P(c), P(d), (int)e);
     case SYS_exit_group: hook__exit((int)a); return 0;
+    case SYS_madvise: return arena_in_use() ? hook_madvise(P(a), (size_t)b, (int)c) : NOT_OURS;
 #if defined(SYS_open)
     case SYS_dup2: return hook_dup2((int)a, (int)b);
     case SYS_fork:

@@ -12,6 +12,7 @@
 #include <fcntl.h>
 #include <string.h>
 #include <sys/ioctl.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 // Newer than the C library's headers may be.
@@ -89,6 +90,7 @@ int maps_each(bool (*each)(void *arg, const struct maps_area *a, const char *nam
         }
         have = (size_t)(buf + have - line);
         memmove(buf, line, have);
+        n = more && have == sizeof buf - 1 ? -ENAMETOOLONG : n; // a line that does not end
     }
     if (fd >= 0) {
         os_close(fd);
@@ -125,6 +127,12 @@ int maps_find(const void *addr, struct maps_area *ret) {
     return r < 0 ? r : 0;
 }
 
+static bool sends_later(int fd) {
+    int on = 0;
+    socklen_t len = sizeof on;
+    return OS_CALL(SYS_getsockopt, fd, SOL_SOCKET, SO_ZEROCOPY, &on, &len, 0) >= 0 && on != 0;
+}
+
 bool maps_any_direct(void) {
     char buf[4096];
     int dir = os_openat(AT_FDCWD, "/proc/self/fd", O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0);
@@ -134,8 +142,8 @@ bool maps_any_direct(void) {
         for (long at = 0; at < n && !any; at += ((struct os_dirent *)(buf + at))->len) {
             uint64_t fd;
             const char *name = ((struct os_dirent *)(buf + at))->name;
-            int flags = number(name, 10, &fd) > name ? os_fcntl((int)fd, F_GETFL, 0) : 0;
-            any = flags > 0 && (flags & O_DIRECT) != 0;
+            int flags = number(name, 10, &fd) > name ? os_fcntl((int)fd, F_GETFL, 0) : -1;
+            any = flags >= 0 && ((flags & O_DIRECT) != 0 || sends_later((int)fd));
         }
     }
     if (dir >= 0) {

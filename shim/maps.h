@@ -27,7 +27,8 @@ int maps_find(const void *addr, struct maps_area *ret);
  *  they are not known. A millisecond. */
 int maps_each(bool (*each)(void *arg, const struct maps_area *a, const char *name), void *arg);
 
-/** Has this process a descriptor with O_DIRECT? Then a write may be reading memory behind its back. */
+/** Has this process a descriptor with O_DIRECT, or a socket with SO_ZEROCOPY? Then what it sends there may be read
+ *  straight from its memory, and later. */
 bool maps_any_direct(void);
 
 /** What a page is. ABSENT: never touched. SHARED: the file's own, as it is mapped. OWN: memory of this process alone,

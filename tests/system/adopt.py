@@ -142,10 +142,12 @@ def looked_at():
 
 ONE = {  # of the victim's cases with one buffer: MiB that are handed over without a copy
     "plain": (119, 121), "after": (39, 41), "some": (25, 35), "again": (39, 41), "freed": (0, 0), "over": (37, 39),
-    "moved": (0, 41), "zeros": (36, 38), "middle": (40, 43), "locked": (39, 41), "reset": (119, 121)}
+    "moved": (0, 41), "zeros": (36, 38), "middle": (40, 43), "locked": (39, 41), "reset": (119, 121),
+    "advice": (36, 40), "filled": (34, 38)}
 CASES = [
     ("one", same("one", (400, 602), (300, 602), more=list(ONE))),
     ("many", same("many", (80, 650), (80, 650), staging="256M")),
+    ("kept", same("kept", (119, 121), (119, 121), staging="256M")),
     ("child", same("child", (80, 330), (80, 330), staging="256M")),
     ("threads", same("threads", (80, 481), (80, 481), staging="1G")),
     ("killed", same("killed")),

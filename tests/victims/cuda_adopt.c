@@ -4,87 +4,14 @@
 // program can change its memory in between. Arguments: a directory, cases or seeds. Each writes files there and prints
 // sums: the same natively and under the shim.
 
-#include "cuda_rig.h"
+#include "cuda_adopt.h"
 
-#include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
+#include <sys/uio.h>
 #include <sys/wait.h>
-
-#define SIZE (40 * MIB + 12345)
-
-static const char *dir;
-static char *host;
-
-/** `len` bytes on the device that belong to `seed`. */
-static char *on_device(size_t len, unsigned seed) {
-    char *d;
-    if (host == NULL) {
-        host = malloc(128 * MIB);
-    }
-    uint64_t x = seed * 88172645463325252ull + 1;
-    for (size_t i = 0; i + 8 <= len; i += 8) {
-        x ^= x << 13, x ^= x >> 7, x ^= x << 17;
-        memcpy(host + i, &x, 8);
-    }
-    MUST(cudaMalloc((void **)&d, len));
-    MUST(cudaMemcpy(d, host, len, cudaMemcpyHostToDevice));
-    return d;
-}
-
-static void copy(char *dst, const char *d, size_t len) {
-    make_streams();
-    MUST(cudaMemcpyAsync(dst, d, len, cudaMemcpyDeviceToHost, streams[3]));
-    MUST(cudaStreamSynchronize(streams[3]));
-}
-
-/** As PyTorch gets it. */
-static char *memory(size_t len) {
-    void *p;
-    if (posix_memalign(&p, 64, len) != 0) {
-        abort();
-    }
-    return p;
-}
-
-/** A fresh buffer with the bytes of `seed`; what is on the device is gone. */
-static char *fetched(size_t len, unsigned seed) {
-    char *d = on_device(len, seed), *buf = memory(len);
-    copy(buf, d, len);
-    MUST(cudaMemset(d, 0xee, len));
-    MUST(cudaDeviceSynchronize());
-    MUST(cudaFree(d));
-    return buf;
-}
-
-static int create(const char *name) {
-    char path[4096];
-    snprintf(path, sizeof path, "%s/%s", dir, name);
-    int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC, 0644);
-    if (fd < 0) {
-        perror(path);
-        _exit(3);
-    }
-    return fd;
-}
-
-static void put(int fd, const char *p, size_t len) {
-    for (ssize_t n; len > 0; p += n, len -= (size_t)n) {
-        n = write(fd, p, len);
-        if (n <= 0) {
-            perror("write");
-            _exit(3);
-        }
-    }
-}
-
-static void header(int fd) {
-    char buf[MIB + 77];
-    memset(buf, 'h', sizeof buf);
-    put(fd, buf, sizeof buf);
-}
 
 // ---- One buffer
 
@@ -189,6 +116,43 @@ static void zeros(void) {
     close(fd);
 }
 
+// Advice that the kernel refuses changes nothing.
+static void advice(void) {
+    int fd = create("advice");
+    header(fd);
+    char *buf = fetched(SIZE, 1), *at = (char *)(((uintptr_t)buf + 5 * MIB) & ~(uintptr_t)4095);
+    printf("advice: %d", madvise(at, MIB, MADV_REMOVE));
+    printf(" %d", madvise(at + 1, MIB, MADV_DONTNEED));
+    printf(" %d", mlock(at + 2 * MIB, 8192));
+    printf(" %d", madvise(at + 2 * MIB, 8192, MADV_DONTNEED));
+    printf(" %016lx", sum(buf, SIZE));
+    printf(" %ld", syscall(SYS_madvise, at + 4 * MIB, MIB, MADV_DONTNEED));
+    printf(" %d", madvise(at + 6 * MIB, 1, MADV_DONTNEED));
+    printf(" %016lx\n", sum(buf, SIZE));
+    put(fd, buf, SIZE);
+    close(fd);
+}
+
+// The kernel writes there, as the program would.
+static void filled(void) {
+    char path[4096];
+    snprintf(path, sizeof path, "%s/filled", dir);
+    int fd = create("filled"), in;
+    header(fd);
+    char *buf = fetched(SIZE, 1), *from = host + 50 * MIB;
+    in = open(path, O_RDONLY);
+    struct iovec here = {from, 3 * MIB}, there = {buf + 20 * MIB + 3, 3 * MIB},
+                 two[] = {{buf + 12 * MIB, 9000}, {buf + 13 * MIB + 5, 1}};
+    printf("filled: %ld", (long)pread(in, buf + 3 * MIB + 77, MIB, 0));
+    printf(" %ld", (long)read(in, buf + 8 * MIB, 4096));
+    printf(" %ld", (long)readv(in, two, 2));
+    printf(" %ld", (long)process_vm_writev(getpid(), &here, 1, &there, 1, 0));
+    put(fd, buf, SIZE);
+    printf(" %016lx\n", sum(buf, SIZE));
+    close(in);
+    close(fd);
+}
+
 static void middle(void) {
     int fd = create("middle");
     header(fd);
@@ -237,6 +201,21 @@ static void many(void) {
     }
     for (unsigned i = 0; i < 8; i++) {
         printf("many: %016lx\n", sum(buf[i], SIZE));
+    }
+    close(fd);
+}
+
+// More than the arena has room for, and only then written: those that are there stay until they are.
+static void kept(void) {
+    int fd = create("kept");
+    char *buf[6];
+    header(fd);
+    for (unsigned i = 0; i < 6; i++) {
+        buf[i] = fetched(SIZE, i);
+    }
+    for (unsigned i = 0; i < 6; i++) {
+        put(fd, buf[i], SIZE);
+        printf("kept: %016lx\n", sum(buf[i], SIZE));
     }
     close(fd);
 }
@@ -443,6 +422,7 @@ static const struct {
     const char *name;
     void (*run)(void);
 } cases[] = {{"plain", plain}, {"after", after},   {"some", some},     {"again", again}, {"freed", freed},
+             {"advice", advice}, {"filled", filled}, {"kept", kept},
              {"over", over},   {"moved", moved},   {"zeros", zeros},   {"middle", middle}, {"locked", locked},
              {"many", many},   {"child", child},   {"killed", killed},
              {"reset", reset}, {"save", save},     {"paused", paused},

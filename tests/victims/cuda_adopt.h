@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: MIT
+//
+// cuda_adopt: fresh memory with bytes from a device in it, as PyTorch gets it, and files that it is written to.
+
+#include "cuda_rig.h"
+
+#include <fcntl.h>
+
+#define SIZE (40 * MIB + 12345)
+
+static const char *dir;
+static char *host;
+
+/** `len` bytes on the device that belong to `seed`. */
+static char *on_device(size_t len, unsigned seed) {
+    char *d;
+    if (host == NULL) {
+        host = malloc(128 * MIB);
+    }
+    uint64_t x = seed * 88172645463325252ull + 1;
+    for (size_t i = 0; i + 8 <= len; i += 8) {
+        x ^= x << 13, x ^= x >> 7, x ^= x << 17;
+        memcpy(host + i, &x, 8);
+    }
+    MUST(cudaMalloc((void **)&d, len));
+    MUST(cudaMemcpy(d, host, len, cudaMemcpyHostToDevice));
+    return d;
+}
+
+static void copy(char *dst, const char *d, size_t len) {
+    make_streams();
+    MUST(cudaMemcpyAsync(dst, d, len, cudaMemcpyDeviceToHost, streams[3]));
+    MUST(cudaStreamSynchronize(streams[3]));
+}
+
+/** As PyTorch gets it. */
+static char *memory(size_t len) {
+    void *p;
+    if (posix_memalign(&p, 64, len) != 0) {
+        abort();
+    }
+    return p;
+}
+
+/** A fresh buffer with the bytes of `seed`; what is on the device is gone. */
+static char *fetched(size_t len, unsigned seed) {
+    char *d = on_device(len, seed), *buf = memory(len);
+    copy(buf, d, len);
+    MUST(cudaMemset(d, 0xee, len));
+    MUST(cudaDeviceSynchronize());
+    MUST(cudaFree(d));
+    return buf;
+}
+
+static int create(const char *name) {
+    char path[4096];
+    snprintf(path, sizeof path, "%s/%s", dir, name);
+    int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC, 0644);
+    if (fd < 0) {
+        perror(path);
+        _exit(3);
+    }
+    return fd;
+}
+
+static void put(int fd, const char *p, size_t len) {
+    for (ssize_t n; len > 0; p += n, len -= (size_t)n) {
+        n = write(fd, p, len);
+        if (n <= 0) {
+            perror("write");
+            _exit(3);
+        }
+    }
+}
+
+static void header(int fd) {
+    char buf[MIB + 77];
+    memset(buf, 'h', sizeof buf);
+    put(fd, buf, sizeof buf);
+}
