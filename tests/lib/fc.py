@@ -201,7 +201,8 @@ class Result:
 
     def messages(self):
         """The shim's lines other than the report."""
-        return [l for l in self.err.splitlines() if "fastckpt" in l and not _REPORT.search(l)]
+        report = re.compile(_REPORT.pattern + "|fastckpt: device copies: ")
+        return [l for l in self.err.splitlines() if "fastckpt" in l and not report.search(l)]
 
     def __repr__(self):
         return "rc=%s out=%r err=%r" % (self.rc, self.out[-600:], self.err[-600:])

@@ -22,7 +22,7 @@ from groups import Group, Starved  # noqa: E402
 from kills import SAVER, Counter, Said, check_history, check_named, pending, rotated  # noqa: E402
 
 KILLS = int(os.environ.get("KILLS") or 2)
-RATE = 80 * MIB
+RATE = int(os.environ.get("RATE") or 80) * MIB
 KEEP = 2
 
 

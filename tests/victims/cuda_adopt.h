@@ -9,11 +9,10 @@
 #define SIZE (40 * MIB + 12345)
 
 static const char *dir;
-static char *host;
+static char *host, *there;
 
-/** `len` bytes on the device that belong to `seed`. */
-static char *on_device(size_t len, unsigned seed) {
-    char *d;
+/** `len` bytes that belong to `seed`, on the device at `d`. */
+static void send(char *d, size_t len, unsigned seed) {
     if (host == NULL) {
         host = malloc(128 * MIB);
     }
@@ -22,8 +21,13 @@ static char *on_device(size_t len, unsigned seed) {
         x ^= x << 13, x ^= x >> 7, x ^= x << 17;
         memcpy(host + i, &x, 8);
     }
-    MUST(cudaMalloc((void **)&d, len));
     MUST(cudaMemcpy(d, host, len, cudaMemcpyHostToDevice));
+}
+
+static char *on_device(size_t len, unsigned seed) {
+    char *d;
+    MUST(cudaMalloc((void **)&d, len));
+    send(d, len, seed);
     return d;
 }
 
@@ -44,11 +48,14 @@ static char *memory(size_t len) {
 
 /** A fresh buffer with the bytes of `seed`; what is on the device is gone. */
 static char *fetched(size_t len, unsigned seed) {
-    char *d = on_device(len, seed), *buf = memory(len);
-    copy(buf, d, len);
-    MUST(cudaMemset(d, 0xee, len));
+    char *buf = memory(len);
+    if (there == NULL) {
+        MUST(cudaMalloc((void **)&there, 64 * MIB));
+    }
+    send(there, len, seed);
+    copy(buf, there, len);
+    MUST(cudaMemset(there, 0xee, len));
     MUST(cudaDeviceSynchronize());
-    MUST(cudaFree(d));
     return buf;
 }
 

@@ -59,7 +59,7 @@ static inline void set_up(void) {
 static cudaStream_t streams[6];
 static const char *const stream_names[] = {"0", "legacy", "per-thread", "blocking", "non-blocking", "priority"};
 
-static void make_streams(void) {
+static inline void make_streams(void) {
     if (streams[1] == NULL) {
         streams[1] = cudaStreamLegacy;
         streams[2] = cudaStreamPerThread;

@@ -30,6 +30,8 @@ static struct {
     int count, keep, sync, pause, gap, first;
 } opt = {.name = "ckpt-%d.pt", .size = 16 << 20, .piece = 4 << 20, .count = 10, .first = 1};
 
+static char *(*fetch)(const void *buf, size_t size); // cuda_saver.c: what is written, from elsewhere; to be freed
+
 static uint64_t sum_words(const uint64_t *w, size_t n) {
     uint64_t a = 1, b = 2, c = 3, d = 4;
     size_t i = 0;
@@ -71,24 +73,33 @@ static void fill(uint64_t *buf, int seq) {
     h->sum = sum_words(buf + sizeof *h / 8, opt.size / 8 - sizeof *h / 8);
 }
 
-static int save(const char *name, const void *buf, size_t size, int seq, int sync) {
-    int fd = open(name, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
-    if (fd < 0) {
-        return -1;
-    }
+static int put(int fd, const char *buf, size_t size) {
     for (size_t done = 0; done < size;) {
         size_t want = size - done < opt.piece ? size - done : opt.piece;
-        ssize_t n = write(fd, (const char *)buf + done, want);
+        ssize_t n = write(fd, buf + done, want);
         if (n < 0) {
-            int err = errno;
-            close(fd);
-            errno = err;
             return -1;
         }
         done += (size_t)n;
         if (opt.gap) {
             nap(opt.gap);
         }
+    }
+    return 0;
+}
+
+static int save(const char *name, const void *buf, size_t size, int seq, int sync) {
+    int fd = open(name, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+    if (fd < 0) {
+        return -1;
+    }
+    char *fetched = fetch ? fetch(buf, size) : NULL;
+    int r = put(fd, fetched ? fetched : buf, size), why = errno;
+    free(fetched);
+    if (r < 0) {
+        close(fd);
+        errno = why;
+        return -1;
     }
     if (sync) {
         if (fsync(fd) != 0) {
