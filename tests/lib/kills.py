@@ -7,8 +7,9 @@ import os
 import random
 import threading
 
-from fc import check_saves, eventually, victim
+from fc import MIB, check_saves, eventually, victim
 
+RATE = int(os.environ.get("RATE") or 80) * MIB  # of throttled disks
 SAVER = os.environ.get("SAVER") or victim("saver")  # cuda_saver: long/adopt.py
 
 

@@ -19,10 +19,9 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."
 from fc import *  # noqa: E402,F403
 from disks import LoopFS, SlowGroup  # noqa: E402
 from groups import Group, Starved  # noqa: E402
-from kills import SAVER, Counter, Said, check_history, check_named, pending, rotated  # noqa: E402
+from kills import RATE, SAVER, Counter, Said, check_history, check_named, pending, rotated  # noqa: E402
 
 KILLS = int(os.environ.get("KILLS") or 2)
-RATE = int(os.environ.get("RATE") or 80) * MIB
 KEEP = 2
 
 

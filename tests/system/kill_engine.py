@@ -14,7 +14,7 @@ import time
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
 from fc import *  # noqa: E402,F403
 from disks import LoopFS, SlowGroup, disk_box  # noqa: E402
-from kills import SAVER, Counter, Said, check_history, pending, rotated  # noqa: E402
+from kills import RATE, SAVER, Counter, Said, check_history, pending, rotated  # noqa: E402
 
 KEEP = 2
 
@@ -42,7 +42,7 @@ def run(name, who, io, victims_of, wanted, fsync=False):
             d = os.path.join(box.d, "run%d" % runs)
             os.makedirs(d)
             box.own(d)
-            fs.throttle(80 * MIB)
+            fs.throttle(RATE)
             p = box.start([SAVER, "-p", "ck-%d.pt", "-s", "20M", "-n", "12", "-k", str(KEEP), "-l", "latest", "-t",
                            "20"] + (["-f"] if fsync else []), cwd=d)
             said = Said(p)
@@ -88,7 +88,7 @@ def job_and_engine():
             k += 1
             d = os.path.join(box.d, "run%d" % k)
             os.makedirs(d)
-            fs.throttle(80 * MIB)
+            fs.throttle(RATE)
             p = box.start([SAVER, "-p", "ck-%d.pt", "-s", "20M", "-n", "12", "-k", str(KEEP), "-l", "latest"], cwd=d)
             said = Said(p)
             said.starts()

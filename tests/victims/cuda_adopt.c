@@ -106,6 +106,35 @@ static void moved(void) {
     close(fd);
 }
 
+// A part of it moves; more copies than there is room for come behind it.
+static void elsewhere(void) {
+    int fd = create("elsewhere");
+    header(fd);
+    char *buf = fetched(SIZE, 1), *at = (char *)(((uintptr_t)buf + 5 * MIB) & ~(uintptr_t)4095);
+    char *to = mmap(NULL, 2 * MIB, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    to = mremap(at, 2 * MIB, 2 * MIB, MREMAP_MAYMOVE | MREMAP_FIXED, to);
+    put(fd, to, 2 * MIB);
+    put(fd, buf, MIB);
+    free(buf);
+    for (unsigned i = 2; i < 6; i++) {
+        buf = fetched(SIZE, i);
+        put_part(fd, buf);
+        free(buf);
+        printf("elsewhere: %016lx\n", sum(to, 2 * MIB));
+    }
+    put(fd, to, 2 * MIB);
+    close(fd);
+}
+
+// Its file is closed by another program, in its place.
+static void execs(void) {
+    int fd = create("execs");
+    header(fd);
+    put_part(fd, fetched(SIZE, 1));
+    fflush(stdout);
+    execl("/bin/true", "true", NULL);
+}
+
 static void zeros(void) {
     int fd = create("zeros");
     header(fd);
@@ -425,7 +454,7 @@ static const struct {
     const char *name;
     void (*run)(void);
 } cases[] = {{"plain", plain}, {"after", after},   {"some", some},     {"again", again}, {"freed", freed},
-             {"advice", advice}, {"filled", filled}, {"kept", kept},
+             {"advice", advice}, {"filled", filled}, {"kept", kept}, {"elsewhere", elsewhere}, {"execs", execs},
              {"over", over},   {"moved", moved},   {"zeros", zeros},   {"middle", middle}, {"locked", locked},
              {"many", many},   {"child", child},   {"killed", killed},
              {"reset", reset}, {"save", save},     {"paused", paused},
