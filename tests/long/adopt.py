@@ -18,7 +18,7 @@ from fc import *  # noqa: E402,F403
 from cudas import *  # noqa: E402,F403
 import adopt  # noqa: E402
 
-CANARIES = {19: "over", 20: "some again", 21: "locked child"}
+CANARIES = {19: "over", 20: "some again filled", 21: "locked child"}
 ONE = list(adopt.ONE) + ["child"]
 
 
