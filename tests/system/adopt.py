@@ -171,7 +171,7 @@ LONG += [
     ("aio", same("aio", (40, 41), (40, 41), says="io_uring or aio")),
     ("ranks", ranks),
     ("restarts", restarts(51)),
-    ("direct", same("direct", (80, 128), (80, 128), staging="256M")),
+    ("direct", same("direct", (40, 128), (9, 30), staging="256M")),
     ("little", same("plain", (0, 0), (0, 0), tag="-little", staging="64M", says="less than 64 MiB")),
     ("bounce", same("plain", (0, 0), (0, 0), tag="-bounce", CUDA="bounce")),
     ("failing-call", lambda: failing("SIMCUDA_FAIL", 999)),

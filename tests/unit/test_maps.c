@@ -9,8 +9,10 @@
 
 #include <criterion/criterion.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
 #include <unistd.h>
@@ -120,4 +122,43 @@ Test(maps, touched) {
     cr_expect(rest);
     cr_expect_eq(maps_touched(p, 1100, &rest), 2);
     cr_expect_not(rest);
+}
+
+static bool any(void *arg, const struct maps_area *a, const char *name) {
+    (void)arg, (void)a, (void)name;
+    return true;
+}
+
+// The kernel writes each newline in four characters.
+Test(maps, a_line_that_is_too_long) {
+    char name[251], top[] = "/var/tmp/fastckpt-maps-XXXXXX";
+    memset(name, '\n', sizeof name - 1);
+    name[sizeof name - 1] = '\0';
+    cr_assert_not_null(mkdtemp(top));
+    int at[12] = {open(top, O_RDONLY | O_DIRECTORY)};
+    for (int i = 1; i < 12; i++) {
+        cr_assert_eq(mkdirat(at[i - 1], name, 0700), 0);
+        at[i] = openat(at[i - 1], name, O_RDONLY | O_DIRECTORY);
+    }
+    int file = openat(at[11], "file", O_RDWR | O_CREAT, 0600);
+    cr_assert(file >= 0 && ftruncate(file, 4096) == 0);
+    cr_expect_eq(maps_each(any, NULL), 0);
+    void *p = mmap(NULL, 4096, PROT_READ, MAP_PRIVATE, file, 0);
+    cr_expect_neq(p, MAP_FAILED);
+    cr_expect_eq(maps_each(any, NULL), -ENAMETOOLONG, "the mappings behind it are not known");
+    unlinkat(at[11], "file", 0);
+    for (int i = 11; i > 0; i--) {
+        unlinkat(at[i - 1], name, AT_REMOVEDIR);
+    }
+    rmdir(top);
+}
+
+Test(maps, sent_later) {
+    int on = 1, s = socket(AF_INET, SOCK_STREAM, 0);
+    if (s < 0 || setsockopt(s, SOL_SOCKET, SO_ZEROCOPY, &on, sizeof on) < 0) {
+        cr_skip_test("no such sockets here");
+    }
+    cr_expect(maps_any_direct());
+    close(s);
+    cr_expect_not(maps_any_direct());
 }
