@@ -157,7 +157,6 @@ CASES = [
     ("many", same("many", (80, 450), (15, 100), staging="256M")),
     ("child", same("child", (80, 330), (40, 95), staging="256M")),
     ("threads", same("threads", (40, 361), (9, 74), staging="1G")),
-    ("elsewhere", same("elsewhere", (80, 201), (10, 38), staging="256M")),
     ("killed", same("killed")),
     ("looked-at", looked_at),
     ("engine-dies", deaths("engine_pid")),
@@ -166,6 +165,7 @@ CASES = [
 LONG = [("one-" + name, same(name, (40, 121), written)) for name, written in ONE.items()]
 LONG += [
     ("kept", kept),
+    ("elsewhere", same("elsewhere", (40, 201), (10, 38), staging="256M")),
     ("execs", same("execs")),
     ("stripes", same("plain", (80, 81), (79, 81), tag="-stripes", stripes=1)),
     ("aio", same("aio", (40, 41), (40, 41), says="io_uring or aio")),
