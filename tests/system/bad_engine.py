@@ -99,10 +99,14 @@ def talk(box, datagrams, fds=()):
         os.chdir(here)
 
 
+def protocol():
+    with open(os.path.join(ROOT, "core", "protocol.h")) as f:
+        return f.read()
+
+
 def magic():
     """protocol.h's MSG_MAGIC."""
-    with open(os.path.join(ROOT, "core", "protocol.h")) as f:
-        return int(re.search(r"MSG_MAGIC\s+(0x[0-9a-fA-F]+)", f.read()).group(1), 16)
+    return int(re.search(r"MSG_MAGIC\s+(0x[0-9a-fA-F]+)", protocol()).group(1), 16)
 
 
 def garbage():
@@ -134,7 +138,8 @@ def garbage():
     assert fds < 100, "%d descriptors are left in the engine" % fds
 
 
-HELLO, FAILURES = 1, 19  # protocol.h's MSG_*
+TYPES = re.findall(r"^    MSG_(\w+)", protocol().split("enum msg_type")[1].split("};")[0], re.M)
+HELLO, FAILURES = TYPES.index("HELLO"), TYPES.index("FAILURES")
 
 
 def head(kind):
