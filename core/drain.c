@@ -26,15 +26,17 @@ static void activate(struct drain *d, unsigned slot) {
 }
 
 void drain_append(struct drain *d, uint32_t i) {
-    unsigned slot = drain_item(d, i)->file;
-    struct drain_file *f = &d->file[slot];
-    if (f->tail) {
-        d->run[f->tail - 1].next = i + 1;
-    } else {
-        f->head = i + 1;
+    const struct stripe_item *it = drain_item(d, i);
+    struct drain_file *f = &d->file[it->file];
+    bool last = f->tail && drain_item(d, f->tail - 1)->number < it->number; // but for bytes of an arena (refer.h)
+    uint32_t *at = last ? &d->run[f->tail - 1].next : &f->head;
+    while (*at && drain_item(d, *at - 1)->number < it->number) {
+        at = &d->run[*at - 1].next;
     }
-    f->tail = i + 1;
-    activate(d, slot);
+    d->run[i].next = *at;
+    *at = i + 1;
+    f->tail = d->run[i].next ? f->tail : i + 1;
+    activate(d, it->file);
 }
 
 void drain_append_fresh(struct drain *d, uint32_t i) {

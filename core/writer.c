@@ -54,17 +54,27 @@ void writer_extend(struct writer *w, unsigned slot, const struct msg_hand_over *
     f->size_end = max_u64(f->size_end, end);
 }
 
+static uint64_t word_number(const struct writer *w, unsigned chunk) {
+    return chunk_word_number(chunk_load(w->p, chunk));
+}
+
+/** In the order of the numbers: the head's is the lowest. As a rule it comes last. */
+static void insert(struct writer *w, struct file_run *r, unsigned chunk) {
+    uint64_t number = word_number(w, chunk);
+    uint32_t *at = r->tail && word_number(w, r->tail - 1) < number ? &w->chunk[r->tail - 1].next : &r->head;
+    while (*at && word_number(w, *at - 1) < number) {
+        at = &w->chunk[*at - 1].next;
+    }
+    w->chunk[chunk] = (struct chunk_run){.next = *at};
+    *at = chunk + 1;
+    r->tail = w->chunk[chunk].next ? r->tail : chunk + 1;
+}
+
 void writer_add(struct writer *w, unsigned chunk) {
     struct chunk_slot *cs = &w->p->st->chunks[chunk];
     struct file_run *r = &w->run[cs->file];
     writer_extend(w, cs->file, &cs->what);
-    w->chunk[chunk] = (struct chunk_run){0};
-    if (r->tail) {
-        w->chunk[r->tail - 1].next = chunk + 1;
-    } else {
-        r->head = chunk + 1;
-    }
-    r->tail = chunk + 1;
+    insert(w, r, chunk);
     r->taken += cs->taken != TAKEN_NOT;
     activate(w, cs->file);
 }
@@ -82,10 +92,6 @@ int writer_reserved(const struct writer *w, unsigned slot, uint64_t end) {
         return f->error;
     }
     return f->reserved >= end ? 1 : w->run[slot].reserve_error;
-}
-
-static uint64_t word_number(const struct writer *w, unsigned chunk) {
-    return chunk_word_number(chunk_load(w->p, chunk));
 }
 
 bool writer_settled(const struct writer *w, unsigned slot, uint64_t number) {
@@ -135,13 +141,7 @@ static void free_chunk(struct writer *w, unsigned chunk) {
 /** A chunk that could not be written goes back to its place in the order. */
 static void put_back(struct writer *w, struct file_run *r, unsigned chunk) {
     uint64_t word = chunk_load(w->p, chunk);
-    uint32_t *at = &r->head;
-    while (*at && word_number(w, *at - 1) < chunk_word_number(word)) {
-        at = &w->chunk[*at - 1].next;
-    }
-    w->chunk[chunk] = (struct chunk_run){.next = *at};
-    *at = chunk + 1;
-    r->tail = w->chunk[chunk].next ? r->tail : chunk + 1;
+    insert(w, r, chunk);
     chunk_store(w->p, chunk, CHUNK_HANDED, chunk_word_client(word), chunk_word_number(word));
 }
 

@@ -181,6 +181,31 @@ Test(refer, bytes, .init = setup, .timeout = 30) {
     cr_expect_eq(refer_bytes(&refer, 7), 0);
 }
 
+// A chunk that was handed over behind a reference, and reaches the writer before it.
+Test(refer, overtaken, .init = setup, .timeout = 30) {
+    take_arena(STAGING_STEP);
+    fill(0, MIB, 1);
+    struct msg m = message(0, CHUNK_SIZE, MIB);
+    cr_assert_eq(add(&m), 0);
+    uint64_t between = ++number;
+    int chunk = lend_steal(&lend);
+    struct chunk_slot *cs = &pair_.st->chunks[chunk];
+    cs->file = 7;
+    cs->file_id = 77;
+    cs->what = (struct msg_hand_over){.chunk = (uint32_t)chunk, .n = 1, .index = 2, .extent[0] = {0, 4096}};
+    chunk_store(&pair_, (unsigned)chunk, CHUNK_HANDED, CLIENT, ++number);
+    writer_add(writer, (unsigned)chunk);
+    for (unsigned i = 0; i < 5000 && refer_bytes(&refer, 7) > 0; i++) { // the writer does nothing
+        refer_pump(&refer);
+        usleep(1000);
+        io_reap(io);
+    }
+    cr_expect_eq(refer_bytes(&refer, 7), 0);
+    cr_expect_not(writer_settled(writer, 7, between), "what came before this is not written");
+    all_written();
+    cr_expect(file_has(CHUNK_SIZE, arena, MIB));
+}
+
 Test(refer, in_order, .init = setup, .timeout = 30) {
     take_arena(STAGING_STEP);
     for (unsigned i = 0; i < 40; i++) { // the same place of the file, again and again
