@@ -90,7 +90,8 @@ static int store_offset(const struct from *o) {
 // about the call: what else there is has rules of its own, which the kernel knows.
 static bool pumps(const struct file *out, const struct from *to, int in, const struct from *from, size_t len) {
     struct stat st;
-    return out != NULL && !out->followed && !out->native && !out->inherited && len <= INT64_MAX / 2 && from->at >= 0 &&
+    return out != NULL && !out->followed && !out->native && !out->inherited && from->at >= 0 &&
+           len <= (size_t)(INT64_MAX - from->at) && // cp asks for all but that much
            to->at >= 0 && to->at <= INT64_MAX / 2 && os_fstat(in, &st) == 0 && S_ISREG(st.st_mode) &&
            (st.st_dev != out->dev || st.st_ino != out->ino) && from->at <= st.st_size &&
            (os_fcntl(in, F_GETFL, 0) & (O_ACCMODE | O_PATH)) != O_WRONLY;
