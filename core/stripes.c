@@ -41,12 +41,32 @@ static int open_dir(const char *dir, char *why, size_t cap) {
     return fd;
 }
 
+/** A log that is locked before it has its name: a recovery takes what is not for left behind, and deletes it. */
+static int make_log(int fd_dir, const char *name) {
+    char path[32];
+    int fd = os_openat(fd_dir, ".", O_TMPFILE | O_RDWR, 0600);
+    int r = fd < 0 ? fd : stripelog_lock(fd);
+    if (r == 0) {
+        log_format(path, sizeof path, "/proc/self/fd/%d", fd);
+        r = os_linkat(AT_FDCWD, path, fd_dir, name, AT_SYMLINK_FOLLOW);
+    }
+    if (r < 0) { // not on this file system
+        os_close(fd);
+        fd = os_openat(fd_dir, name, O_CREAT | O_EXCL | O_RDWR, 0600);
+        r = fd < 0 ? fd : stripelog_lock(fd);
+    }
+    if (r < 0) {
+        os_close(fd);
+    }
+    return r < 0 ? r : fd;
+}
+
 /** Makes the two files of this engine in it, the log locked. */
 static int open_files(struct state *st, unsigned i, int fd_dir) {
     char name[64], log[64];
     log_format(log, sizeof log, "%s.%u.log", st->stripe_id, i);
-    int fd_log = os_openat(fd_dir, log, O_CREAT | O_EXCL | O_RDWR, 0600);
-    int r = fd_log < 0 ? fd_log : stripelog_lock(fd_log);
+    int fd_log = make_log(fd_dir, log);
+    int r = fd_log < 0 ? fd_log : 0;
     log_format(name, sizeof name, "%s.%u.data", st->stripe_id, i);
     int direct = st->config.direct == DIRECT_OFF ? 0 : O_DIRECT;
     int fd = r < 0 ? r : os_openat(fd_dir, name, O_CREAT | O_EXCL | O_RDWR | direct, 0600);

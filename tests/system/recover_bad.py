@@ -173,8 +173,28 @@ def simple_target(*lacks):
     assert not box.leftovers() and recover(box) == (0, []) and len(os.listdir(box.d)) == 4, os.listdir(box.d)
 
 
+def starts_beside():
+    """An engine starts, slowly, while recoveries go on: none takes the files that it is just making for left behind."""
+    need("strace")
+    disks, target, box = start("beside")
+    dirs = [d.at for d in disks]
+    slowly = ["strace", "-f", "-qq", "-o", "/dev/null", "-e", "trace=fcntl", "-e", "inject=fcntl:delay_enter=100000",
+              "-E", "LD_PRELOAD=" + LIB]
+    box.start([*slowly, SAVER, "-p", "x", "-s", "100", "-n", "2", "-t", "20000"], env={"LD_PRELOAD": ""})
+    looks, end = 0, time.monotonic() + 20
+
+    def files(kind):
+        return [n for d in dirs if os.path.isdir(d + "/fastckpt-0") for n in os.listdir(d + "/fastckpt-0")
+                if n.endswith(kind)]
+    while len(files(".data")) < 2 and time.monotonic() < end:
+        looks += box.command("recover").rc == 0
+    eventually("the engine", box.status)
+    assert len(files(".log")) == 2 and "not used" not in box.engine_log() and looks > 10, (looks, box.engine_log())
+
+
 SHORT = [("stripe-fails", stripe_fails), ("read-only", becomes_read_only, "ro", kill_pair), ("said", said),
-         ("many", many), ("simple-target", simple_target, "O_TMPFILE", "RENAME_FLAGS")]
+         ("many", many), ("simple-target", simple_target, "O_TMPFILE", "RENAME_FLAGS"),
+         ("beside", starts_beside)]
 LONG = [("hidden", simple_target, "O_TMPFILE"), ("no-flags", simple_target, "RENAME_FLAGS"),
         ("log-full", log_is_full), ("removed", stripe_is_removed), ("read-only-drained", becomes_read_only, "ro-left",
                                                                     drained)]
