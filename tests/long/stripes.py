@@ -1,7 +1,7 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: MIT
 # run-as: root
-# timeout: 400
+# timeout: 600
 # serial
 #
 # Proves that a program is held by the stripes and not by the target, half as long by two as by one, that a slow
