@@ -56,8 +56,9 @@ static int corrected(int r, int fd, struct stat *st, bool native) {
     }
     bool active = UNLIKELY(!native) && r == 0 && st->st_nlink <= 1;
     uint64_t word = active ? names_word_of(st) : 0;
-    if (active && !name_word_hidden(word) && !names_gone(word) && fd >= 0) {
-        r = (int)NATIVE(fstat, SYS_fstat, fd, st); // if it has happened since the kernel was asked, it knows now
+    struct stat now; // if it has happened since the kernel was asked, it knows now; the rest may be a fakeroot's view
+    if (active && !name_word_hidden(word) && !names_gone(word) && fd >= 0 && os_fstat(fd, &now) == 0) {
+        st->st_nlink = now.st_nlink;
     }
     struct file *f = r == 0 && UNLIKELY(fd_peek(fd) != NULL) ? fd_get(fd, false) : NULL;
     if (r == 0 && active && st->st_nlink == 0 && (f == NULL || f->followed)) {
