@@ -59,7 +59,7 @@ struct commit {
     bool publishing;
     bool hurry;                // somebody waits: nothing is gathered
     int64_t writing_since, naming_since; // files are gathered since then; 0: none
-    bool held; // nothing is published: only in the engine of a test
+    bool held; // nothing is published: while a recovery works (engine.c)
     uint32_t batch[PUBLISH_BATCH];
     int batch_result[PUBLISH_BATCH];
     struct commit_run run[FILES_MAX];

@@ -151,18 +151,30 @@ static void rebuild(struct engine *e) {
     log_info("engine %d goes on after a restart (generation %u)", getpid(), e->p.st->generation);
 }
 
+static _Atomic bool recovered; // a recovery of this engine has had something to say
+
 static void say_recovered(const char *line) {
     log_error("%s", line);
+    atomic_store(&recovered, true);
 }
 
-/** What a pair that was killed has left on the stripes: beside everything else, by a worker. */
+/** What a pair that was killed has left on the stripes: beside everything else, by a worker. Nothing of this pair's is
+ *  published meanwhile: it is later. */
 static void recover_run(struct io_job *job) {
-    const struct engine *e = job->arg;
-    job->result = recover_stripes(e->p.st->config.stripes, false, false, say_recovered);
+    struct state *st = ((struct engine *)job->arg)->p.st;
+    if (!st->recovery_from) {
+        st->recovery_from = os_now_ns(CLOCK_REALTIME);
+    }
+    job->result = recover_stripes(st->config.stripes, 0, say_recovered);
+    if (!st->recovery_to || atomic_load(&recovered)) {
+        st->recovery_to = os_now_ns(CLOCK_REALTIME);
+    }
 }
 
 static void recover_done(struct io_job *job) {
-    struct state *st = ((struct engine *)job->arg)->p.st;
+    struct engine *e = job->arg;
+    struct state *st = e->p.st;
+    e->commit.held = false;
     if (job->result > 0 && !st->note[0]) {
         log_format(st->note, sizeof st->note,
                    "%d files on the stripes could not be recovered: fastckpt recover --dry-run names them",
@@ -175,6 +187,7 @@ static void start_recovery(struct engine *e) {
     struct io_job *job = e->drain.run ? calloc(1, sizeof *job) : NULL;
     if (job) {
         *job = (struct io_job){.run = recover_run, .done = recover_done, .arg = e, .device = 0};
+        e->commit.held = true;
         io_job(e->io, job);
     }
 }

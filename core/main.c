@@ -26,7 +26,8 @@ static int usage(int status) {
                  "       fastckpt status [--json] [--watch]               what is pending, what has failed\n"
                  "       fastckpt wait [--safe]                           until everything closed so far is durable,\n"
                  "                                                        or safe on the stripes\n"
-                 "       fastckpt recover [--dry-run] [directory...]      files that a killed pair left on stripes\n"
+                 "       fastckpt recover [--dry-run | --discard] [directory...]\n"
+                 "                                               files that a killed pair left on stripes\n"
                  "       fastckpt verify [--stripes D:D] file...          are they still what was saved by stripes\n"
                  "       fastckpt doctor [--json] [directory...] [-- command]   what it can do here, and remedies\n"
                  "       fastckpt bench [--json] [--size 256M] directory...     how fast directories are written\n"
@@ -290,14 +291,15 @@ static unsigned look_at_stripes(const char *dirs) {
     return bad;
 }
 
-/** recover [--dry-run] [DIR...]: without directories, those of FASTCKPT_STRIPES. */
+/** recover [--dry-run | --discard] [DIR...]: without directories, those of FASTCKPT_STRIPES. */
 static int recover(int argc, char **argv) {
     static struct config c;
     char list[CONFIG_STRIPES_MAX] = "";
-    bool dry = false;
+    enum recover_how how = RECOVER_USED;
     for (int i = 2; i < argc; i++) {
-        if (strcmp(argv[i], "--dry-run") == 0) {
-            dry = true;
+        bool dry = strcmp(argv[i], "--dry-run") == 0, discard = strcmp(argv[i], "--discard") == 0;
+        if (dry || discard) {
+            how |= dry ? RECOVER_DRY : RECOVER_DISCARD;
             continue;
         }
         size_t len = strlen(list);
@@ -320,7 +322,7 @@ static int recover(int argc, char **argv) {
     }
     const char *dirs = list[0] ? list : c.stripes;
     unsigned bad = look_at_stripes(dirs);
-    return (recover_stripes(dirs, dry, true, say) > 0) | (bad > 0);
+    return (recover_stripes(dirs, how & RECOVER_DRY ? how & ~RECOVER_DISCARD : how, say) > 0) | (bad > 0);
 }
 
 static int verify(int argc, char **argv) {

@@ -23,6 +23,7 @@
 
 #define HOLE_UNIT    4096 // a hole behind the last bytes ends with its block
 #define EXTENTS_ONCE 32
+#define COARSE_NS    20000000 // how far an inode's time may be behind: a tick, of which the longest is 10 ms
 
 static bool give_back(struct file_slot *f, uint64_t from, uint64_t to) {
     int r = io_calls.fallocate(f->fd_prog, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)from, (off_t)(to - from));
@@ -215,14 +216,21 @@ static bool later(const struct timespec *a, const struct timespec *b) {
     return a->tv_sec > b->tv_sec || (a->tv_sec == b->tv_sec && a->tv_nsec > b->tv_nsec);
 }
 
+/** By a recovery of this pair, which makes what was saved before anything of ours? (An inode's time may be behind.) */
+static bool is_recovered(const struct state *st, const struct timespec *born) {
+    int64_t ns = born->tv_sec * 1000000000 + born->tv_nsec;
+    return ns >= st->recovery_from - COARSE_NS && ns <= st->recovery_to;
+}
+
 /** Has somebody without us (a library loaded by dlmopen, another machine) made another file of that name since ours was
  *  closed? Natively the later one stays. By the birth of what stands there: a file that was published before ours was
  *  opened before ours was closed. Where inodes have no birth time, ours stays. */
-static bool beaten(const struct file_slot *f) {
+static bool beaten(const struct state *st, const struct file_slot *f) {
     struct statx x;
     long r = OS_CALL(SYS_statx, f->fd_dir, f->name, AT_SYMLINK_NOFOLLOW, STATX_BTIME, &x, 0);
     struct timespec born = {.tv_sec = x.stx_btime.tv_sec, .tv_nsec = x.stx_btime.tv_nsec};
-    if (f->state != FILE_CLOSED || r < 0 || !(x.stx_mask & STATX_BTIME) || !later(&born, &f->closed)) {
+    if (f->state != FILE_CLOSED || r < 0 || !(x.stx_mask & STATX_BTIME) || !later(&born, &f->closed) ||
+        is_recovered(st, &born)) {
         return false;
     }
     log_error("%s: not published: somebody has made another file of that name since it was closed", f->name);
@@ -245,12 +253,12 @@ static int name_one(struct state *st, struct file_slot *f, bool *new_name) {
         if (is_forbidden(st, f) && os_fstatat(f->fd_dir, f->name, &s, AT_SYMLINK_NOFOLLOW) == 0) {
             return -ECANCELED;
         }
-        return beaten(f) ? 0 : io_calls.renameat(f->fd_dir, f->hidden, f->fd_dir, f->name, 0);
+        return beaten(st, f) ? 0 : io_calls.renameat(f->fd_dir, f->hidden, f->fd_dir, f->name, 0);
     }
     int r = io_calls.link_fd(f->fd_own, f->fd_dir, f->name);
     *new_name = r == 0;
     if (r == -EEXIST) {
-        r = is_forbidden(st, f) ? -ECANCELED : beaten(f) ? 0 : replace(f);
+        r = is_forbidden(st, f) ? -ECANCELED : beaten(st, f) ? 0 : replace(f);
     }
     // The directory was deleted with all in it, as it would have been natively; or this inode was published by an
     // engine that died, and replaced since.

@@ -121,7 +121,7 @@ static void understand(struct group *g) {
         } else if (h->type == LOG_REDO && len >= sizeof(struct log_redo)) {
             p = find(g, ((const struct log_redo *)body)->id);
             if (p && p->safe) {
-                p->redo_ino = ((const struct log_redo *)body)->ino;
+                p->made = ((const struct log_redo *)body)->made;
             }
         } else if (h->type == LOG_END && len >= sizeof(struct log_end)) {
             p = find(g, ((const struct log_end *)body)->id);
@@ -158,9 +158,9 @@ static int append(struct group *g, struct log_buf *b) {
     return r;
 }
 
-int recover_note(struct group *g, enum log_type type, uint64_t id, uint64_t ino) {
+int recover_note(struct group *g, enum log_type type, const struct pending *p) {
     struct log_buf b;
-    struct log_redo redo = {id, ino}; // END is the beginning of it
+    struct log_redo redo = {p->id, p->made}; // END is the beginning of it
     stripelog_begin(&b, type);
     stripelog_add(&b, &redo, type == LOG_END ? sizeof(struct log_end) : sizeof redo);
     return append(g, &b);
@@ -173,7 +173,7 @@ struct finding {
     unsigned n, cap;
     unsigned unread; // logs that could not be opened,
     int why;         // the last of them for this
-    bool dry;
+    enum recover_how how;
     void (*say)(const char *line);
 };
 
@@ -323,7 +323,7 @@ static void delete_group(struct group *g) {
 
 static unsigned recover_group(struct finding *f, struct group *g) {
     unsigned left = 0, here = 0;
-    bool behind = false;
+    bool behind = false, dry = f->how & RECOVER_DRY;
     choose_copy(g);
     understand(g);
     for (unsigned i = 0; i < STRIPES_MAX; i++) {
@@ -334,20 +334,25 @@ static unsigned recover_group(struct finding *f, struct group *g) {
         if (g->pending[i].ended) {
             continue;
         }
-        int r = (g->pending[i].safe ? recover_file : recover_change)(g, i, behind, f->dry, line, sizeof line);
+        int r = (g->pending[i].safe ? recover_file : recover_change)(g, i, behind, dry, line, sizeof line);
         f->say(line);
-        if (r == 0 && !f->dry) {
-            r = recover_note(g, LOG_END, g->pending[i].id, 0);
+        behind |= r < 0 && r != -EEXIST; // what has come to that name since is later than all of this, and stays
+        if (r < 0 && f->how & RECOVER_DISCARD) {
+            snprintf(line, sizeof line, "discarded: %s/%s", g->pending[i].dir, g->pending[i].name);
+            f->say(line);
+            r = 0;
+        }
+        if (r == 0 && !dry) {
+            r = recover_note(g, LOG_END, &g->pending[i]);
             g->pending[i].ended = r == 0;
         }
         left += r < 0;
-        behind |= r < 0 && r != -EEXIST; // what has changed since is later than all of this
     }
     // What is missing, or cannot be written, may come back, and must find here that it has ended.
     for (unsigned i = 0; i < STRIPES_MAX; i++) {
         here &= ~(g->unwritable[i] ? 1u << i : 0);
     }
-    if (left == 0 && !f->dry && !(g->log.stripes & ~here)) {
+    if (left == 0 && !dry && (f->how & RECOVER_DISCARD || !(g->log.stripes & ~here))) {
         delete_group(g);
     }
     return left;
@@ -366,8 +371,8 @@ static void close_group(struct group *g) {
     free(g->pending);
 }
 
-int recover_stripes(const char *dirs, bool dry, bool used, void (*say)(const char *line)) {
-    struct finding f = {.dry = dry, .say = say};
+int recover_stripes(const char *dirs, enum recover_how how, void (*say)(const char *line)) {
+    struct finding f = {.how = how, .say = say};
     char line[128];
     const char *dir;
     size_t len;
@@ -381,7 +386,7 @@ int recover_stripes(const char *dirs, bool dry, bool used, void (*say)(const cha
         say(line);
     }
     for (unsigned i = 0; i < f.n; i++) {
-        if (f.groups[i].alive && used) {
+        if (f.groups[i].alive && how & RECOVER_USED) {
             snprintf(line, sizeof line, "in use by a running engine: %s", f.groups[i].id);
             say(line);
         }

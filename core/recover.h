@@ -10,9 +10,15 @@
 #include <stdbool.h>
 #include <stddef.h>
 
+enum recover_how {
+    RECOVER_DRY = 1,     // only says what it would do
+    RECOVER_DISCARD = 2, // what cannot be recovered is given up, and leaves the stripes
+    RECOVER_USED = 4,    // also says what living pairs hold
+};
+
 /** `dirs` as in FASTCKPT_STRIPES. `say` gets one line for each file that was found. Returns how many could not be
- *  recovered, and stay on the stripes. `dry`: only says what it would do. `used`: also says what living pairs hold. */
-int recover_stripes(const char *dirs, bool dry, bool used, void (*say)(const char *line));
+ *  recovered, and stay on the stripes. */
+int recover_stripes(const char *dirs, enum recover_how how, void (*say)(const char *line));
 
 /** How many logs this user's engines have in one stripe directory, a name of `len` bytes; or why it cannot be looked
  *  into. */

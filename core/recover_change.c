@@ -19,7 +19,7 @@
 static bool is_meant(const struct group *g, unsigned i, const struct log_identity *now) {
     const struct pending *p = &g->pending[i];
     const struct log_identity *what = &p->change->what;
-    if (!now->ino || !recover_is_inode(g, now->ino, what->ino)) {
+    if (!now->ino || !recover_is_inode(g, now, what)) {
         return false;
     }
     return p->change->kind == SLOT_RMDIR || recover_as_recorded(g, i, p->dir_ino, p->name, what, now);
@@ -29,8 +29,7 @@ static bool is_meant(const struct group *g, unsigned i, const struct log_identit
 static bool will_be(const struct group *g, unsigned i) {
     const struct pending *p = &g->pending[i];
     for (unsigned k = 0; k < i; k++) {
-        const struct log_identity then = {.ino = p->change->what.ino};
-        if (!g->pending[k].ended && recover_leaves(g, k, p->dir_ino, p->name, &then)) {
+        if (!g->pending[k].ended && recover_leaves(g, k, p->dir_ino, p->name, &p->change->what)) {
             return true;
         }
     }
@@ -77,7 +76,7 @@ static struct verdict one(struct group *g, unsigned i, bool behind, bool dry, in
         stripelog_identity(to_dir, p->to, &over);
     }
     bool there = is_meant(g, i, &now), later = dry && will_be(g, i);
-    if (!there && (rename ? over.ino && recover_is_inode(g, over.ino, p->change->what.ino) : !now.ino && !later)) {
+    if (!there && (rename ? over.ino && recover_is_inode(g, &over, &p->change->what) : !now.ino && !later)) {
         int r = dry ? 0 : sync_both(dir, to_dir); // who did it may have died before that
         return r < 0 ? (struct verdict){undone, log_errno(-r), r}
                      : (struct verdict){rename ? "renamed already" : "deleted already", NULL, 0};
@@ -85,10 +84,12 @@ static struct verdict one(struct group *g, unsigned i, bool behind, bool dry, in
     if (behind) {
         return (struct verdict){undone, "an earlier file could not be recovered", -ECANCELED};
     }
-    if (!there && !later) {
-        return (struct verdict){"left alone", now.ino ? "it has changed since" : "it is gone", 0};
+    bool overtaken = rename && !recover_as_recorded(g, i, p->to_ino, p->to, &p->change->over, &over);
+    if (!there && !later) { // without what it renames, nothing behind it may count on the new name
+        return (struct verdict){"left alone", now.ino ? "it has changed since" : "it is gone",
+                                rename && !overtaken ? -ENOENT : 0};
     }
-    if (rename && !recover_as_recorded(g, i, p->to_ino, p->to, &p->change->over, &over)) {
+    if (overtaken) {
         return (struct verdict){"left alone", "what it would replace has changed since", -EEXIST};
     }
     if (dry) {
@@ -111,7 +112,7 @@ int recover_change(struct group *g, unsigned i, bool behind, bool dry, char *lin
     if (dir >= 0 && to_dir >= 0) {
         v = one(g, i, behind, dry, dir, to_dir);
     } else if (dir == -ENOENT || dir == -ESTALE || dir == -ENOTDIR) {
-        v = (struct verdict){"left alone", "its directory is gone", 0};
+        v = (struct verdict){"left alone", "its directory is gone", rename ? -ENOENT : 0};
     } else {
         int r = dir < 0 ? dir : to_dir;
         v = (struct verdict){rename ? "not renamed" : "not deleted", log_errno(-r), r};

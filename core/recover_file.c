@@ -111,38 +111,46 @@ static int fill(const struct group *g, const struct pending *p, int fd, char *wh
 
 // ---- The name
 
-static int find_made(const struct group *g, uint64_t ino) {
-    for (unsigned k = g->n; ino && k-- > 0;) {
-        if (g->pending[k].redo_ino == ino) {
-            return (int)k;
+static const struct pending *find_made(const struct group *g, const struct log_identity *now) {
+    for (unsigned k = g->n; now->ino && k-- > 0;) {
+        if (stripelog_is_inode(&g->pending[k].made, now)) {
+            return &g->pending[k];
         }
     }
-    return -1;
+    return NULL;
 }
 
-/** A shadow's number may have been given to what a recovery made since. */
-static bool is_of(const struct group *g, unsigned i, uint64_t now) {
-    int made = find_made(g, now);
-    return made >= 0 ? made == (int)i : now == g->pending[i].safe->shadow_ino;
+/** It has the size and the time that it was given: nobody has written to it since. (Some file systems keep seconds.) */
+static bool is_untouched(const struct log_safe *s, const struct log_identity *now) {
+    // Not of a program that died, nor where which inode it is alone counts.
+    bool known = s->times && s->mtime.tv_nsec < 1000000000 && now->ctime_s;
+    return !known || (now->size == s->size && now->mtime_s == s->mtime.tv_sec &&
+                      (now->mtime_ns == s->mtime.tv_nsec || now->mtime_ns == 0));
 }
 
-bool recover_is_inode(const struct group *g, uint64_t now, uint64_t ino) {
-    int made = find_made(g, now);
-    return made >= 0 ? g->pending[made].safe->shadow_ino == ino : now == ino;
+/** Is it the file that record `p` saves, as it was saved? */
+static bool is_of(const struct group *g, const struct pending *p, const struct log_identity *now) {
+    const struct pending *made = find_made(g, now);
+    return (made ? made == p : stripelog_is_inode(now, &p->safe->shadow)) && is_untouched(p->safe, now);
+}
+
+bool recover_is_inode(const struct group *g, const struct log_identity *now, const struct log_identity *meant) {
+    const struct pending *made = find_made(g, now);
+    return stripelog_is_inode(made ? &made->safe->shadow : now, meant);
 }
 
 bool recover_leaves(const struct group *g, unsigned k, uint64_t dir_ino, const char *name,
                     const struct log_identity *now) {
     const struct pending *p = &g->pending[k];
     if (p->dir_ino == dir_ino && strcmp(p->name, name) == 0) {
-        return p->safe ? now->ino && is_of(g, k, now->ino) : !now->ino;
+        return p->safe ? now->ino && is_of(g, p, now) : !now->ino;
     }
     bool to = p->change && p->change->kind == SLOT_RENAME && p->to_ino == dir_ino && strcmp(p->to, name) == 0;
-    return to && now->ino && recover_is_inode(g, now->ino, p->change->what.ino);
+    return to && now->ino && recover_is_inode(g, now, &p->change->what);
 }
 
 static bool is_same(const struct log_identity *a, const struct log_identity *b) {
-    return a->ino == b->ino && a->size == b->size && a->ctime_s == b->ctime_s && a->ctime_ns == b->ctime_ns;
+    return stripelog_is_inode(a, b) && a->size == b->size && a->ctime_s == b->ctime_s && a->ctime_ns == b->ctime_ns;
 }
 
 /** What was under the name when `p` was recorded, which gives it to something; NULL: it does not. */
@@ -170,6 +178,18 @@ static bool is_complete(const struct group *g, unsigned i, const struct log_iden
     const struct pending *p = &g->pending[i];
     for (unsigned k = i; k < g->n && now->ino; k++) {
         if (recover_leaves(g, k, p->dir_ino, p->name, now)) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/** Is its name only the way to another one, or to none? */
+static bool moves_on(const struct group *g, unsigned i) {
+    const struct pending *p = &g->pending[i];
+    for (unsigned k = i + 1; k < g->n; k++) {
+        const struct pending *q = &g->pending[k];
+        if (q->change && !q->ended && q->dir_ino == p->dir_ino && strcmp(q->name, p->name) == 0) {
             return true;
         }
     }
@@ -210,7 +230,7 @@ static int replace(int dir, const char *hidden, const char *name, const struct l
         return io_calls.renameat(dir, hidden, dir, name, 0);
     }
     stripelog_identity(dir, hidden, &out);
-    if (r == 0 && out.ino != now->ino) { // somebody was faster
+    if (r == 0 && !stripelog_is_inode(&out, now)) { // somebody was faster
         io_calls.renameat(dir, hidden, dir, name, RENAME_EXCHANGE);
         r = -EEXIST;
     }
@@ -244,13 +264,11 @@ static int publish(struct group *g, struct pending *p, int dir, const char *hidd
                    char *why, size_t cap) {
     const struct log_safe *s = p->safe;
     bool named;
-    struct stat st;
     int fd = make_beside(dir, hidden, &named);
     int r = fd < 0 ? fd : fill(g, p, fd, why, cap);
-    r = r < 0 ? r : os_fstat(fd, &st);
     if (r == 0) {
-        p->redo_ino = st.st_ino;
-        r = recover_note(g, LOG_REDO, s->id, st.st_ino);
+        p->made = stripelog_inode(fd);
+        r = recover_note(g, LOG_REDO, p);
     }
     r = r < 0 ? r : give_name(fd, dir, hidden, s, now, named);
     if (r == 0) {
@@ -287,9 +305,10 @@ int recover_file(struct group *g, unsigned i, bool behind, bool dry, char *line,
     } else if (!recover_as_recorded(g, i, s->dir_ino, s->name, &s->replaced, &now)) {
         r = -EEXIST;
         snprintf(line, cap, "left alone: %s/%s: it has changed since", s->dir, s->name);
-    } else if (behind && now.ino) {
+    } else if (behind && (now.ino || moves_on(g, i))) {
         r = -ECANCELED;
-        snprintf(line, cap, "not recovered: %s/%s: an earlier file could not be; the old one stays", s->dir, s->name);
+        snprintf(line, cap, "not recovered: %s/%s: an earlier file could not be%s", s->dir, s->name,
+                 now.ino ? "; the old one stays" : "");
     } else if (dry) {
         snprintf(line, cap, "to be recovered: %s/%s, %lu bytes", s->dir, s->name, (unsigned long)s->size);
     } else {

@@ -25,7 +25,7 @@ struct pending {
     const char *end;                 // of its record
     const char *name, *dir, *to, *to_dir;
     uint64_t dir_ino, to_ino; // of dir and to_dir
-    uint64_t redo_ino;        // SAFE: of what a recovery has made of it; 0: nothing
+    struct log_identity made; // SAFE: by a recovery of it; ino 0: nothing
     bool ended;
 };
 
@@ -44,11 +44,11 @@ struct group {
 };
 
 /** Appends REDO or END, durably. 0 or an error. */
-int recover_note(struct group *g, enum log_type type, uint64_t id, uint64_t ino);
+int recover_note(struct group *g, enum log_type type, const struct pending *p);
 /** The directory of a name, if it is still the one that was recorded (`ino`): a descriptor, or an error. */
 int recover_dir(const char *path, uint64_t ino);
-/** Is the inode under a name the one that has number `ino` in the log, or what a recovery has made of that? */
-bool recover_is_inode(const struct group *g, uint64_t now, uint64_t ino);
+/** Is the inode under a name the one that the log means, or what a recovery has made of that? */
+bool recover_is_inode(const struct group *g, const struct log_identity *now, const struct log_identity *meant);
 /** Is what is under the name what was there when record `i` was made, or what an earlier record leaves there, or found
  *  there, if its end is not known: then what it made of the name may have been lost? (Not by device: its number changes
  *  with a reboot.) */

@@ -87,7 +87,8 @@ static int make_file(const struct safe *s, const struct file_slot *f, int fd, st
     }
     size_t at = b->len;
     *rec = (struct log_safe){.id = f->id, .size = max_u64((uint64_t)st.st_size, f->size_end), .dir_ino = f->dir_ino,
-                             .shadow_ino = f->ino, .mode = st.st_mode & 07777, .uid = st.st_uid, .gid = st.st_gid,
+                             .shadow = stripelog_inode(fd), .mode = st.st_mode & 07777, .uid = st.st_uid,
+                             .gid = st.st_gid,
                              .times = f->state == FILE_CLOSED && (f->size_end > 0 || f->close_flags & CLOSE_TIMES),
                              .atime = f->atime,
                              .mtime = f->mtime, .n_parts = s->n_parts};
@@ -131,7 +132,7 @@ int safe_record_change(const struct file_slot *f, struct log_buf *b) {
     bool rename = f->kind == SLOT_RENAME;
     stripelog_identity(f->fd_dir, f->name, &rec.what);
     if (rec.what.ino != f->ino) { // what is recorded before this one brings it there
-        rec.what = (struct log_identity){.dev = f->dev, .ino = f->ino};
+        rec.what = stripelog_inode(f->fd_own);
     }
     if (rename) {
         stripelog_identity(f->fd_to, f->to, &rec.over);

@@ -224,6 +224,7 @@ struct state {
     uint32_t log_bad;       // none can: nothing is safe any more
     uint32_t items_high;    // items below it may have been used; those above are free
     _Atomic uint32_t sums_dirty; // of what is written down of published files (sums.h), something is not durable
+    int64_t recovery_from, recovery_to; // CLOCK_REALTIME: when recoveries of this pair have made files of older ones
     uint32_t generation;
     uint32_t plain;         // after three crashes in a minute: threads, one entry at a time
     _Atomic uint64_t blame; // number of the entry whose thread crashed, written by the dying thread

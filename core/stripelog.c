@@ -98,13 +98,41 @@ uint32_t stripelog_crc(const char *chunk, const struct extent *e, uint32_t n) {
 }
 
 struct log_identity stripelog_identity_of(const struct stat *s) {
-    return (struct log_identity){s->st_dev, s->st_ino, (uint64_t)s->st_size, s->st_ctim.tv_sec, s->st_ctim.tv_nsec};
+    return (struct log_identity){.dev = s->st_dev, .ino = s->st_ino, .size = (uint64_t)s->st_size,
+                                 .ctime_s = s->st_ctim.tv_sec, .ctime_ns = s->st_ctim.tv_nsec,
+                                 .mtime_s = s->st_mtim.tv_sec, .mtime_ns = s->st_mtim.tv_nsec};
+}
+
+static void add_birth(struct log_identity *id, int fd, const char *name) {
+    struct statx x;
+    long r = OS_CALL(SYS_statx, fd, name, AT_EMPTY_PATH | AT_SYMLINK_NOFOLLOW, STATX_BTIME, &x, 0);
+    if (r == 0 && x.stx_mask & STATX_BTIME) {
+        id->born_s = x.stx_btime.tv_sec;
+        id->born_ns = x.stx_btime.tv_nsec;
+    }
 }
 
 void stripelog_identity(int dirfd, const char *name, struct log_identity *id) {
     struct stat s;
     bool there = io_calls.stat_name(dirfd, name, &s) == 0;
     *id = there ? stripelog_identity_of(&s) : (struct log_identity){0};
+    if (there) {
+        add_birth(id, dirfd, name);
+    }
+}
+
+struct log_identity stripelog_inode(int fd) {
+    struct stat s;
+    struct log_identity id = {0};
+    if (os_fstat(fd, &s) == 0) {
+        id.ino = s.st_ino;
+        add_birth(&id, fd, "");
+    }
+    return id;
+}
+
+bool stripelog_is_inode(const struct log_identity *a, const struct log_identity *b) {
+    return a->ino == b->ino && a->born_s == b->born_s && a->born_ns == b->born_ns;
 }
 
 int stripelog_open_dir(const char *dir, size_t len) {

@@ -16,7 +16,7 @@
 
 #include <sys/stat.h>
 
-#define STRIPELOG_MAGIC 0x31676f6c6b636366ull
+#define STRIPELOG_MAGIC 0x32676f6c6b636366ull
 
 enum log_type {
     LOG_START = 1, // struct log_start
@@ -39,16 +39,20 @@ struct log_start {
     uint32_t pad;
 };
 
-struct log_identity { // of a file; ino 0: there is none; size and times 0: it has no name yet, its number alone counts
+/** Of a file. Numbers of inodes are given again: the time of birth belongs to them (0: the file system keeps none).
+ *  ino 0: there is none; size and other times 0: it has no name yet, and which inode it is alone counts. */
+struct log_identity {
     uint64_t dev, ino, size;
     int64_t ctime_s, ctime_ns;
+    int64_t mtime_s, mtime_ns;
+    int64_t born_s, born_ns;
 };
 
 struct log_safe {
     uint64_t id;
     uint64_t size;
     uint64_t dir_ino;
-    uint64_t shadow_ino;
+    struct log_identity shadow;   // dev 0: which inode it is
     struct log_identity replaced; // what was under the name
     uint32_t mode, uid, gid, times;
     struct timespec atime, mtime; // with `times`
@@ -77,7 +81,8 @@ struct log_change {
 };
 
 struct log_redo {
-    uint64_t id, ino;
+    uint64_t id;
+    struct log_identity made;
 };
 
 struct log_end {
@@ -107,8 +112,12 @@ uint32_t stripelog_crc(const char *chunk, const struct extent *e, uint32_t n);
 
 /** What is under a name now. */
 void stripelog_identity(int dirfd, const char *name, struct log_identity *id);
-/** The same of what has been asked already. */
+/** The same of what has been asked already: without its birth. */
 struct log_identity stripelog_identity_of(const struct stat *s);
+/** Which inode is behind a descriptor, and nothing else of it. */
+struct log_identity stripelog_inode(int fd);
+/** Is it the same inode? */
+bool stripelog_is_inode(const struct log_identity *a, const struct log_identity *b);
 
 /** Opens this user's directory in the stripe directory `dir` (`len` bytes). A descriptor, or an error: -EPERM if it is
  *  another user's, who may have made it to be believed. */

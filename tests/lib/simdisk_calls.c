@@ -95,10 +95,11 @@ static int d_ftruncate(int fd, off_t len) {
 }
 
 static int d_futimens(int fd, const struct timespec ts[2]) {
-    (void)ts;
-    if (sim_failing(sim.inode[sim_inode_of(fd)].dev)) {
+    struct sim_inode *x = &sim.inode[sim_inode_of(fd)];
+    if (sim_failing(x->dev)) {
         return failed();
     }
+    x->mtime = ts[1];
     sim_step();
     return 0;
 }
@@ -186,6 +187,10 @@ static int d_sync_names(int dirfd) {
 static int d_stat_name(int dirfd, const char *name, struct stat *s) {
     int r = os_fstatat(dirfd, name, s, AT_SYMLINK_NOFOLLOW);
     s->st_ctim = (struct timespec){.tv_sec = 1};
+    for (unsigned i = 0; r == 0 && i < sim.n_inodes; i++) {
+        const struct sim_inode *x = &sim.inode[i];
+        s->st_mtim = x->ino == s->st_ino && x->dev == s->st_dev ? x->mtime : s->st_mtim;
+    }
     return r;
 }
 

@@ -44,6 +44,7 @@ struct sim_inode {
     unsigned id; // of sim_expect
     unsigned n_undo;
     struct sim_undo undo[SIM_UNDO];
+    struct timespec mtime; // as set; no cut takes it
     uint64_t size_durable, size_now, size_want;
     unsigned n_blocks, n_changes;
     struct sim_block block[SIM_BLOCKS];

@@ -170,7 +170,7 @@ static bool recover_once(unsigned at, int *left) {
         return false;
     }
     sim_die_at(at ? sim_steps + at : 0);
-    *left = recover_stripes(world.p.st->config.stripes, false, true, say);
+    *left = recover_stripes(world.p.st->config.stripes, RECOVER_USED, say);
     sim_die_at(0);
     return true;
 }

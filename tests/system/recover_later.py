@@ -1,0 +1,141 @@
+#!/usr/bin/python3
+# SPDX-License-Identifier: MIT
+# run-as: root
+# timeout: 120
+#
+# Proves P3 and P4 where a job goes on, or comes again and saves under the same names, after keeper and engine were
+# killed: what was left on the stripes never takes the place of what was saved later, no name has another's content, and
+# nothing is deleted or pointed to for what is not there.
+# How: rotations by one name, by a temporary one, and with `latest`, whose bytes tell which save they are.
+# Cannot see: targets without birth times of inodes, where numbers that are used again look the same.
+
+import os
+import subprocess
+import sys
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+from fc import *  # noqa: E402,F403
+from recover import kill_pair, recover, safe, start  # noqa: E402
+from stripes import run_some  # noqa: E402
+
+SIZE = 5 << 20
+JOB = """
+import os, sys, time
+kind, first, last, stop = sys.argv[1], *map(int, sys.argv[2:])
+
+def put(name, data):
+    with open(name, 'wb') as f:
+        f.write(data)
+
+def save(k):
+    data = bytes([k]) * %d
+    if kind == 'over':
+        return put('ck.pt', data)
+    put('tmp.pt', data)
+    if kind == 'tmp':
+        return os.replace('tmp.pt', 'ck.pt')
+    os.rename('tmp.pt', 'step-%%d.pt' %% k)
+    put('latest', b'step-%%d.pt' %% k)
+    if os.path.exists('step-%%d.pt' %% (k - 2)):
+        os.unlink('step-%%d.pt' %% (k - 2))
+
+for k in range(first, last + 1):
+    for _ in range(4):
+        try:
+            save(k)
+            break
+        except OSError:
+            pass
+    if k == stop:
+        print('there', flush=True)
+        sys.stdin.readline()
+""" % SIZE
+
+
+def job(box, kind, first, last, stop=0):
+    p = box.start([PYTHON, "-c", JOB, kind, str(first), str(last), str(stop)], stdin=subprocess.PIPE)
+    if stop:
+        assert p.stdout.readline() == "there\n"
+    return p
+
+
+def step_of(box, name):
+    """Which save a file is of; it has to be whole."""
+    with open(os.path.join(box.d, name), "rb") as f:
+        data = f.read()
+    assert len(data) == SIZE and data == data[:1] * SIZE, (name, len(data), set(data))
+    return data[0]
+
+
+def holds(box, kind, last):
+    """The last save is there, and all is what its name says."""
+    names, log = sorted(os.listdir(box.d)), box.engine_log()
+    if kind != "steps":
+        assert step_of(box, "ck.pt") == last, (step_of(box, "ck.pt"), names, log)
+    else:
+        steps = {n: step_of(box, n) for n in names if n.startswith("step-")}
+        assert all(n == "step-%d.pt" % k for n, k in steps.items()), (steps, log)
+        with open(box.d + "/latest") as f:
+            latest = f.read()
+        assert latest in steps and latest == "step-%d.pt" % last, (latest, steps, log)
+        assert "step-%d.pt" % (last - 1) in steps, (steps, log)
+
+
+def comes_again(kind):
+    """Everything is killed, and the job started once more."""
+    disks, target, box = start("again-" + kind)
+    p = job(box, kind, 1, 6, 6)
+    safe(box)
+    p.kill()
+    kill_pair(box, target)
+    target.throttle(40 << 20)
+    out, err = job(box, kind, 20, 24).communicate(timeout=100)
+    assert not err.replace("fastckpt: ", "").strip().startswith("Traceback"), err
+    box.wait()
+    recover(box)
+    holds(box, kind, 24)
+
+
+def goes_on(kind):
+    """Keeper and engine are killed; the job is told by one error, and goes on."""
+    disks, target, box = start("on-" + kind)
+    p = job(box, kind, 1, 11, 6)
+    safe(box)
+    kill_pair(box, target)
+    target.throttle(40 << 20)
+    p.communicate("\n", timeout=100)
+    box.wait()
+    recover(box)
+    holds(box, kind, 11)
+
+
+def overwritten():
+    """What natively took the name, and the inode's number, is not what was to be renamed."""
+    disks, target, box = start("overwritten")
+    p = job(box, "steps", 1, 6, 6)
+    safe(box)
+    p.kill()
+    kill_pair(box, target)
+    with open(box.d + "/tmp.pt", "wb") as f:
+        f.write(bytes([7]) * SIZE)
+    was = sorted(os.listdir(box.d))
+    rc, lines = recover(box)
+    names = sorted(os.listdir(box.d))
+    said = (rc, lines, was, names, box.engine_log())
+    assert rc == 1 and step_of(box, "tmp.pt") == 7, said
+    for n in names:
+        assert not n.startswith("step-") or n == "step-%d.pt" % step_of(box, n), said
+    assert any(n.startswith("step-") for n in names) >= any(n.startswith("step-") for n in was), said
+    rc, lines = recover(box, "--discard")
+    assert rc == 0 and any(l.startswith("discarded: ") for l in lines), lines
+    assert sorted(os.listdir(box.d)) == names and recover(box) == (0, []), names
+    if "latest" in was:  # new names are made behind what cannot be done; nothing is replaced
+        with open(box.d + "/latest") as f:
+            assert f.read() in names, said
+
+
+CASES = [(f.__name__.replace("_", "-") + "-" + kind, f, kind)
+         for kind in ("over", "steps", "tmp") for f in (comes_again, goes_on)] + [("overwritten", overwritten)]
+if __name__ == "__main__":
+    run_some(CASES)
