@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 //
-// chunks: the entries by which bytes change hands: BORROW, RETURN, HAND_OVER, and ARENA, REFER. Who gets chunks is
-// lend's to say, what becomes of their bytes drain's and writer's; of an arena's, refer's.
+// chunks: the entries by which bytes change hands: BORROW, RETURN, HAND_OVER, and ARENA, REFER, ARRIVED. Who gets
+// chunks is lend's to say, what becomes of their bytes drain's and writer's; of an arena's, refer's.
 
 #include "breakpoint.h"
 #include "engine.h"
@@ -96,5 +96,18 @@ enum verdict chunks_refer(struct engine *e, struct entry *en) {
     if (refer_add(&e->refer, en->client, &en->msg, f) < 0) {
         cut_off(e, en, "referred to what is not in its arena");
     }
+    return DONE;
+}
+
+/** Of a file that is gone by now, nobody waits for the bytes that will not come. */
+enum verdict chunks_arrived(struct engine *e, struct entry *en) {
+    struct file_slot *f = en->msg.result < 0 ? wanted_by(e, en) : NULL;
+    if (f) {
+        unsigned slot = (unsigned)(f - e->p.st->files);
+        commit_fail_disk(&e->commit, slot, en->msg.result, "copying it from the device");
+        writer_discard(&e->writer, slot);
+        e->progress = true;
+    }
+    refer_arrived(&e->refer, en->client, en->msg.value);
     return DONE;
 }

@@ -96,6 +96,7 @@ enum verdict chunks_return(struct engine *e, struct entry *en);
 enum verdict chunks_hand_over(struct engine *e, struct entry *en);
 enum verdict chunks_arena(struct engine *e, struct entry *en);
 enum verdict chunks_refer(struct engine *e, struct entry *en);
+enum verdict chunks_arrived(struct engine *e, struct entry *en);
 
 // views.c
 enum verdict views_lend(struct engine *e, struct entry *en);

@@ -224,7 +224,7 @@ static enum verdict (*const deeds[MSG_TYPES])(struct engine *, struct entry *) =
     [MSG_LEND] = views_lend,                [MSG_RETURN] = chunks_return,           [MSG_EXEC] = do_exec,
     [MSG_LEAVE] = waits_leave,               [MSG_CANCEL] = do_cancel,               [MSG_REMOVE] = changes_remove,
     [MSG_RENAME] = changes_rename,          [MSG_LIST] = views_list,                [MSG_ARENA] = chunks_arena,
-    [MSG_REFER] = chunks_refer,
+    [MSG_REFER] = chunks_refer,             [MSG_ARRIVED] = chunks_arrived,
 };
 
 // ---- Turns
@@ -242,6 +242,9 @@ static bool skipped(const struct engine *e, uint64_t number) {
 static void fail_skipped(struct engine *e, const struct entry *en) {
     struct file_slot *f = files_find(e, &en->msg);
     bool close = en->msg.type == MSG_CLOSE;
+    if (en->msg.type == MSG_ARRIVED) { // who waits for it would wait for ever
+        refer_arrived(&e->refer, en->client, en->msg.value);
+    }
     if (!f || f->client != en->client || !(close || en->msg.type == MSG_HAND_OVER || en->msg.type == MSG_REFER)) {
         return;
     }

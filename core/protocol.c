@@ -105,7 +105,7 @@ bool msg_hand_over_valid(const struct msg_hand_over *h) {
 static bool check_refer(const struct msg_refer *r) {
     const struct extent *e = &r->extent;
     return r->index < INT64_MAX / CHUNK_SIZE && r->turn < INT64_MAX && r->at < INT64_MAX - CHUNK_SIZE && e->len > 0 &&
-           e->len <= CHUNK_SIZE && e->off <= CHUNK_SIZE - e->len;
+           e->len <= CHUNK_SIZE && e->off <= CHUNK_SIZE - e->len && r->late <= 1;
 }
 
 static bool check_close(const struct msg_close *c) {
@@ -130,6 +130,8 @@ static bool check_body(const struct msg *m) {
         return check_refer(&m->u.refer);
     case MSG_ARENA:
         return m->value <= CHUNKS_MAX;
+    case MSG_ARRIVED:
+        return m->value <= INT64_MAX && m->result <= 0;
     case MSG_CLOSE:
         return check_close(&m->u.close);
     case MSG_LEND:

@@ -27,7 +27,7 @@
 #include <sys/types.h>
 #include <time.h>
 
-#define MSG_MAGIC   0x6b636635u // changes with every change of a layout: both files come from one build
+#define MSG_MAGIC   0x6b636636u // changes with every change of a layout: both files come from one build
 #define MSG_FDS_MAX 3
 #define EXTENTS_MAX 16
 #define WHERE_CAP   240 // where the program opened a file, as text
@@ -42,6 +42,7 @@ enum msg_type {
     MSG_RESERVE,   // answered: space up to an offset, or -ENOSPC, -EDQUOT
     MSG_HAND_OVER, // a filled chunk
     MSG_REFER,     // bytes of the sender's arena, as good as a chunk handed over
+    MSG_ARRIVED,   // bytes that it referred to ahead of their arrival are there, or will never be
     MSG_CLOSE,     // the program's last descriptor goes: to be published in the order of numbers
     MSG_SETTLE,    // answered: everything handed over so far is in the kernel's file
     MSG_SYNC,      // answered: the file's bytes are durable; with SYNC_PUBLISH its name too
@@ -132,6 +133,8 @@ struct msg_refer {
     uint64_t at;   // of the first byte in the arena
     uint64_t index; // which chunk of the file
     struct extent extent;
+    uint32_t late;  // the bytes are on their way to the arena: ARRIVED says when they are there
+    uint32_t pad;
 };
 
 struct msg_close {
@@ -213,11 +216,12 @@ struct msg {
     uint64_t number;
     uint64_t file;  // id of the file, 0 if none
     uint32_t slot;  // its slot
-    int32_t result; // answers: 0 or a negative errno
+    int32_t result; // answers: 0 or a negative errno. ARRIVED: why the bytes of this file will never be there, or 0
     uint64_t value; // RESERVE: offset wanted / reserved. ARENA: steps of STAGING_STEP wanted in all / granted.
-                    // CANCEL: the number. WAIT answer: what is left. WAIT with WAIT_DIR: 1: what is open in it gets its
-                    // name as well. STATUS: failures read. REMOVE answer: 1: do it natively (a directory), or
-                    // what was open under the name has lost it, whatever the result is (a file)
+                    // ARRIVED: references with a turn below this have their bytes. CANCEL: the number. WAIT answer:
+                    // what is left. WAIT with WAIT_DIR: 1: what is open in it gets its name as well. STATUS: failures
+                    // read. REMOVE answer: 1: do it natively (a directory), or what was open under the name has lost
+                    // it, whatever the result is (a file)
     union {
         struct msg_hello hello;
         struct msg_open open;

@@ -188,7 +188,7 @@ bool refer_end(struct refer *r, unsigned client) {
     a->steps = 0;
     BREAK_POINT("arena-ended");
     state_close_fd(&a->fd);
-    a->done = 0;
+    a->done = a->arrived = 0;
     free(c->run);
     *c = (struct refer_client){0};
     bool any = false;
@@ -229,6 +229,30 @@ int refer_add(struct refer *r, unsigned client, const struct msg *m, const struc
     c->to_copy = min_u64(c->to_copy, what->turn); // one that comes late
     c->to_pass = min_u64(c->to_pass, what->turn);
     return 0;
+}
+
+void refer_arrived(struct refer *r, unsigned client, uint64_t turn) {
+    struct arena_slot *a = arena_of(r, client);
+    if (turn > a->arrived) {
+        *(volatile uint64_t *)&a->arrived = turn;
+        BREAK_POINT("refs-arrived");
+    }
+}
+
+/** Are its bytes in the arena? */
+static bool is_there(const struct refer *r, unsigned client, uint64_t turn) {
+#if FASTCKPT_BREAK == 22 // canary: what is in the arena before they are is taken for them
+    return true;
+#endif
+    return !ref_at(r, client, turn)->what.late || turn < arena_of(r, client)->arrived;
+}
+
+/** They never will be. */
+static void fail_late(struct refer *r, const struct ref *ref) {
+    unsigned slot = ref->file;
+    r->w->on_error(r->w->arg, slot, -EIO, "its program died while it was on its way from the device");
+    discard(r, slot);
+    r->w->on_change(r->w->arg, slot);
 }
 
 static void copy_run(struct io_job *job) {
@@ -320,9 +344,18 @@ static bool is_over(const struct refer *r, unsigned client, uint64_t turn) {
 static void pump_client(struct refer *r, unsigned client) {
     struct refer_client *c = &r->client[client];
     struct arena_slot *a = arena_of(r, client);
+    // A turn that never came is waited for, since its message may be on its way; of a dead client it is not. Nor are
+    // bytes that were on their way.
+    bool dead = r->p->st->clients[client].dead;
     for (; c->to_copy < c->end && c->copying < COPIES_MAX; c->to_copy++) {
-        const struct refer_run *run = run_at(r, client, c->to_copy);
-        if (ref_at(r, client, c->to_copy)->state == REF_QUEUED && !run->chunk && !start_copy(r, client, c->to_copy)) {
+        const struct ref *ref = ref_at(r, client, c->to_copy);
+        if (ref->state != REF_QUEUED || run_at(r, client, c->to_copy)->chunk) {
+            continue;
+        }
+        bool there = is_there(r, client, c->to_copy);
+        if (!there && dead) {
+            fail_late(r, ref);
+        } else if (!there || !start_copy(r, client, c->to_copy)) {
             break;
         }
     }
@@ -336,8 +369,6 @@ static void pump_client(struct refer *r, unsigned client) {
         }
         pass(r, client, c->to_pass);
     }
-    // A turn that never came is waited for, since its message may be on its way; of a dead client it is not.
-    bool dead = r->p->st->clients[client].dead;
     while (a->done < c->end) {
         struct ref *ref = ref_at(r, client, a->done);
         if (ref->state == REF_NONE ? !dead : !is_over(r, client, a->done)) {

@@ -43,6 +43,9 @@ int refer_arena(struct refer *r, unsigned client, int32_t *fd, unsigned *steps);
 /** A reference, as `m` says it, for `f` (NULL: nobody wants it). One that was added before is passed over. 0, or
  *  -EPROTO. */
 int refer_add(struct refer *r, unsigned client, const struct msg *m, const struct file_slot *f);
+/** All references of `client` with a turn below `turn` have their bytes in its arena: those that were made ahead of
+ *  that (msg_refer.late) are copied from here on. If it dies before, their files fail. */
+void refer_arrived(struct refer *r, unsigned client, uint64_t turn);
 /** Is anything of the file being copied? */
 bool refer_busy(const struct refer *r, unsigned slot);
 /** Bytes of the file that are referred to, and in no chunk yet. */

@@ -180,6 +180,7 @@ struct arena_slot {     // one a client
     uint64_t dev, ino;
     uint64_t size;      // bytes of it that may be referred to, at most
     uint64_t done;      // references below it are over
+    uint64_t arrived;   // and below this, all have their bytes in it
     struct ref ref[REFS_MAX]; // the others, by turn
 };
 

@@ -155,6 +155,11 @@ Test(protocol, hostile_chunks) {
     CHANGED(MSG_REFER, -EPROTO, m.u.refer.extent.off = UINT32_MAX);
     CHANGED(MSG_REFER, -EPROTO, m.u.refer.at = UINT64_MAX);
     CHANGED(MSG_REFER, -EPROTO, m.u.refer.index = UINT64_MAX);
+    CHANGED(MSG_REFER, 0, m.u.refer.late = 1);
+    CHANGED(MSG_REFER, -EPROTO, m.u.refer.late = 2);
+    CHANGED(MSG_ARRIVED, 0, m.value = 7);
+    CHANGED(MSG_ARRIVED, -EPROTO, m.value = UINT64_MAX);
+    CHANGED(MSG_ARRIVED, -EPROTO, m.result = 1);
     CHANGED(MSG_ARENA, -EPROTO, m.value = CHUNKS_MAX + 1);
     CHANGED(MSG_HAND_OVER, -EPROTO, m.u.hand_over.chunk = CHUNKS_MAX);
     CHANGED(MSG_HAND_OVER, 0, m.u.hand_over.chunk = CHUNKS_MAX - 1);

@@ -114,7 +114,8 @@ static int32_t take_arena(uint64_t size) {
 
 static struct msg message(uint64_t at, uint64_t off, uint32_t len) {
     struct msg m = {.type = MSG_REFER, .number = ++number, .slot = 7, .file = 77};
-    m.u.refer = (struct msg_refer){turn++, at, off / CHUNK_SIZE, {(uint32_t)(off % CHUNK_SIZE), len}};
+    struct extent e = {(uint32_t)(off % CHUNK_SIZE), len};
+    m.u.refer = (struct msg_refer){.turn = turn++, .at = at, .index = off / CHUNK_SIZE, .extent = e};
     return m;
 }
 
@@ -355,6 +356,43 @@ Test(refer, gap, .init = setup, .timeout = 30) {
     cr_expect_eq(pair_.st->arenas[CLIENT].fd, 0);
     cr_expect_eq(lend.arenas, 0);
     cr_expect_eq(lend.kept_refs, 0);
+}
+
+// Referred to before they are in the arena.
+Test(refer, late, .init = setup, .timeout = 30) {
+    take_arena(STAGING_STEP);
+    for (unsigned i = 0; i < 6; i++) {
+        struct msg m = message(i * MIB, (i + 1) * CHUNK_SIZE, MIB);
+        m.u.refer.late = i != 1;
+        cr_assert_eq(add(&m), 0);
+    }
+    turns(20);
+    cr_expect_eq(over(), 0);
+    fill(0, 2 * MIB, 3);
+    refer_arrived(&refer, CLIENT, 2);
+    refer_arrived(&refer, CLIENT, 1); // older news
+    engine_dies();
+    for (unsigned i = 0; i < 2000 && over() < 2; i++) {
+        turns(1);
+    }
+    turns(20);
+    cr_expect_eq(over(), 2);
+    cr_expect(file_has(CHUNK_SIZE, arena, MIB) && file_has(2 * CHUNK_SIZE, arena + MIB, MIB));
+    cr_expect_not(writer_settled(writer, 7, number + 1));
+    fill(2 * MIB, 3 * MIB, 4);
+    refer_arrived(&refer, CLIENT, 5);
+    for (unsigned i = 0; i < 2000 && over() < 5; i++) {
+        turns(1);
+    }
+    cr_expect(file_has(5 * CHUNK_SIZE, arena + 4 * MIB, MIB));
+    cr_expect_eq(failed, 0);
+    pair_.st->clients[CLIENT].dead = 1;
+    turns(20);
+    cr_expect_eq(over(), 6);
+    cr_expect_eq(failed, -EIO, "the last one never came");
+    cr_expect_not(file_has(6 * CHUNK_SIZE, arena + 5 * MIB, MIB));
+    cr_expect(refer_end(&refer, CLIENT));
+    cr_expect_eq(pair_.st->arenas[CLIENT].arrived, 0);
 }
 
 Test(refer, refused, .init = setup, .timeout = 30) {
