@@ -12,8 +12,10 @@
 
 #define BLOCKING(s) (((s)->flags & cudaStreamNonBlocking) == 0)
 
-struct engine {
-    pthread_mutex_t busy;
+struct engine { // serves in the order of arrival
+    pthread_mutex_t lock;
+    pthread_cond_t moved;
+    unsigned long next, served;
     double until;
 };
 
@@ -21,7 +23,8 @@ struct sim_stream *sim_streams;
 static struct sim_stream *legacy[SIM_DEVICES];
 static __thread struct sim_stream *own_stream[SIM_DEVICES];
 static struct engine engines[SIM_DEVICES][DIRECTIONS] = {
-    [0 ... SIM_DEVICES - 1] = {[0 ... DIRECTIONS - 1] = {PTHREAD_MUTEX_INITIALIZER, 0}}};
+    [0 ... SIM_DEVICES - 1] = {
+        [0 ... DIRECTIONS - 1] = {PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, 0, 0, 0}}};
 
 // ---------------------------------------------------------------------------------------------------- doing the work
 
@@ -51,11 +54,27 @@ static void sleep_until(double t) {
     }
 }
 
+static void take_engine(struct engine *e) {
+    pthread_mutex_lock(&e->lock);
+    unsigned long turn = e->next++;
+    while (e->served != turn) {
+        pthread_cond_wait(&e->moved, &e->lock);
+    }
+    pthread_mutex_unlock(&e->lock);
+}
+
+static void leave_engine(struct engine *e) {
+    pthread_mutex_lock(&e->lock);
+    e->served++;
+    pthread_cond_broadcast(&e->moved);
+    pthread_mutex_unlock(&e->lock);
+}
+
 /** On the clock a copy begins when it could, not when this machine came to it: so many small ones take what they
  *  should. Returns when it ended. */
 static double paced(const struct sim_op *op, double ready) {
     struct engine *e = &engines[op->device][op->direction];
-    pthread_mutex_lock(&e->busy);
+    take_engine(e);
     double from = e->until > ready ? e->until : ready;
     if (op->pinned != NULL && sim_pages_gone(op->pinned, op->width)) {
         sim_complain("%p is pinned, but its pages were taken away: a copy went nowhere", op->pinned);
@@ -69,7 +88,7 @@ static double paced(const struct sim_op *op, double ready) {
         end = wanted > end ? wanted : end;
     }
     e->until = end;
-    pthread_mutex_unlock(&e->busy);
+    leave_engine(e);
     return end;
 }
 
