@@ -48,9 +48,13 @@
         "may use, at most 4. Only where the program has threads of its own.")                                          \
     ROW(CRC, crc, "auto|off", "auto",                                                                                  \
         "auto: the checksums of torch.save are computed by CPU instructions made for it. off: by torch.")              \
-    ROW(CUDA, cuda, "auto|bounce|off", "auto",                                                                         \
+    ROW(CUDA, cuda, "auto|bounce|off|defer", "auto",                                                                   \
         "How large copies from a CUDA device to ordinary memory are done. bounce: in slices through pinned memory. "   \
-        "auto: straight to where they stay, if they are going to be saved. off: by the CUDA runtime alone.")           \
+        "auto: straight to where they stay, if they are going to be saved. off: by the CUDA runtime alone. defer: as " \
+        "auto, but they are not waited for: by way of scratch memory on the device.")                                  \
+    ROW(CUDA_SCRATCH, cuda_scratch, "size", "1G",                                                                      \
+        "With FASTCKPT_CUDA=defer: how much memory of the device that is. A copy waits for what does not fit. Takes "  \
+        "K, M, G, T. Given back when the program's own allocation fails.")                                             \
     ROW(LOG, log, "error|info|debug", "info", "How much is printed on stderr and in the engine's log.")                \
     ROW(REPORT, report, "0|1", "0", "1: each process prints a summary of its saves at its end.")                       \
     ROW(ASYNC_SHARED, async_shared, "0|1", "0",                                                                        \

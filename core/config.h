@@ -20,7 +20,7 @@ enum config_exit { EXIT_WAIT, EXIT_LEAVE };
 enum config_io { IO_AUTO, IO_URING, IO_THREADS };
 enum config_direct { DIRECT_AUTO, DIRECT_OFF };
 enum config_crc { CRC_AUTO, CRC_OFF };
-enum config_cuda { CUDA_AUTO, CUDA_BOUNCE, CUDA_OFF };
+enum config_cuda { CUDA_AUTO, CUDA_BOUNCE, CUDA_OFF, CUDA_DEFER };
 
 struct config {
     char paths[CONFIG_PATHS_MAX]; // colon-separated patterns; empty: nothing is captured
@@ -32,6 +32,7 @@ struct config {
     int copy_threads;             // 1 to 8; 0: auto
     int crc;                      // enum config_crc
     int cuda;                     // enum config_cuda
+    uint64_t cuda_scratch;        // bytes
     int log;                      // enum log_level
     int report;                   // 0 or 1
     uint64_t retry;               // seconds; 0: no retry

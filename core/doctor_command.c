@@ -4,12 +4,14 @@
 // contains, and for Python what the PyTorch beside the interpreter needs. Runs nothing.
 
 #include "doctor_inside.h"
+#include "log.h"
 #include "os.h"
 #include "staging.h"
 #include "tool_text.h"
 #include "util.h"
 
 #include <elf.h>
+#include <errno.h>
 #include <fcntl.h>
 #include <glob.h>
 #include <limits.h>
@@ -185,11 +187,33 @@ static bool find_torch(const char *python, const char *file, char *buf, size_t c
     return false;
 }
 
+/** Can memory be guarded whose bytes come later? For this user, as the program will ask it. */
+static void say_deferred(struct doctor *d) {
+    static const char what[] = "deferred copies";
+    static const char remedy[] = "sysctl vm.unprivileged_userfaultfd=1, or give the user /dev/userfaultfd";
+    int fd = os_userfaultfd();
+    if (fd >= 0) {
+        char size[24];
+        text_size(d->c->cuda_scratch, size, sizeof size);
+        os_close(fd);
+        doctor_say(d, FOUND_OK, NULL, what, NULL, "not waited for, by way of %s of the device's memory", size);
+    } else if (fd == -EPERM) {
+        doctor_say(d, FOUND_WARN, NULL, what, remedy,
+                   "waited for: no userfaultfd that serves the kernel, too, for this user");
+    } else {
+        doctor_say(d, FOUND_WARN, NULL, what, "Linux 6.6 or later, and a container that allows userfaultfd",
+                   "waited for: no userfaultfd that serves the kernel, too: %s", log_errno(-fd));
+    }
+}
+
 /** Can copies be adopted? By what is configured: what else it takes is a matter of each copy. */
 static void say_copies(struct doctor *d) {
     uint64_t most = align_down(staging_budget(d->c->staging) / 2, STAGING_STEP);
     char size[24];
     text_size(most, size, sizeof size);
+    if (d->c->cuda == CUDA_DEFER && most > 0) {
+        say_deferred(d);
+    }
     if (d->c->cuda == CUDA_BOUNCE) {
         doctor_say(d, FOUND_NOTE, NULL, "device copies", "unset FASTCKPT_CUDA", "through slots: FASTCKPT_CUDA=bounce");
     } else if (most == 0) {

@@ -9,7 +9,13 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/futex.h>
+#include <linux/userfaultfd.h>
 #include <poll.h>
+#include <sys/ioctl.h>
+
+// Newer than the C library's headers may be.
+#define USERFAULTFD_NEW _IO(0xAA, 0)
+#define FEATURE_POISON  (1 << 14)
 
 int os_openat(int dirfd, const char *path, int flags, mode_t mode) {
     return (int)OS_CALL(SYS_openat, dirfd, path, flags, mode, 0, 0);
@@ -170,6 +176,22 @@ int os_madvise(void *addr, size_t len, int advice) {
 
 int os_memfd(const char *name, unsigned flags) {
     return (int)OS_CALL(SYS_memfd_create, name, flags, 0, 0, 0, 0);
+}
+
+int os_userfaultfd(void) {
+    const unsigned long flags = O_CLOEXEC | O_NONBLOCK;
+    int fd = (int)OS_CALL(SYS_userfaultfd, flags, 0, 0, 0, 0, 0);
+    int dev = fd == -EPERM ? os_openat(AT_FDCWD, "/dev/userfaultfd", O_RDWR | O_CLOEXEC, 0) : -1;
+    if (dev >= 0) {
+        fd = (int)OS_CALL(SYS_ioctl, dev, USERFAULTFD_NEW, flags, 0, 0, 0);
+        os_close(dev);
+    }
+    struct uffdio_api api = {.api = UFFD_API, .features = FEATURE_POISON};
+    int r = fd < 0 ? fd : (int)OS_CALL(SYS_ioctl, fd, UFFDIO_API, &api, 0, 0, 0);
+    if (r < 0 && fd >= 0) {
+        os_close(fd);
+    }
+    return r < 0 ? r : fd;
 }
 
 int os_socket(int domain, int type, int proto) {

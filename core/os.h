@@ -103,6 +103,10 @@ void *os_mmap(void *addr, size_t len, int prot, int flags, int fd, off_t off); /
 int os_munmap(void *addr, size_t len);
 int os_madvise(void *addr, size_t len, int advice);
 int os_memfd(const char *name, unsigned flags);
+/** A userfaultfd, non-blocking, that serves the kernel's own faults as well as the program's, and can say that
+ *  memory is lost (Linux 6.6). -EPERM: without CAP_SYS_PTRACE that takes vm.unprivileged_userfaultfd=1 or
+ *  /dev/userfaultfd. */
+int os_userfaultfd(void);
 /** True when a pointer returned by os_mmap is an error; the error is then (int)(intptr_t)p. */
 static inline int os_is_err(const void *p) {
     return (uintptr_t)p >= (uintptr_t)-4095;

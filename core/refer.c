@@ -250,7 +250,7 @@ static bool is_there(const struct refer *r, unsigned client, uint64_t turn) {
 /** They never will be. */
 static void fail_late(struct refer *r, const struct ref *ref) {
     unsigned slot = ref->file;
-    r->w->on_error(r->w->arg, slot, -EIO, "its program died while it was on its way from the device");
+    r->w->on_error(r->w->arg, slot, -EIO, "copying it from the device: its program has died");
     discard(r, slot);
     r->w->on_change(r->w->arg, slot);
 }

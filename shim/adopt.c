@@ -12,6 +12,7 @@
 #include "fdtable.h"
 #include "file_inside.h"
 #include "held.h"
+#include "late.h"
 #include "maps.h"
 
 #include <errno.h>
@@ -19,6 +20,7 @@
 
 #define TOUCHED_MAX (2 * MIB)    // at the beginning: a huge page, where the allocator has written its header
 #define REFER_MIN   (256 * KIB)  // less is copied: a message and a look at the pages cost as much
+#define SEE_STEP    (8 * MIB)    // looked at while the next ones come
 #define COPY_STEP   (1 * MIB)    // between two looks at what is mapped, where it is not ours any more
 #define SIZES       64
 
@@ -67,6 +69,13 @@ static bool is_mapped_chunk(const char *dst, size_t len, const struct maps_area 
            begin + total <= a->to && (uintptr_t)dst + len <= begin + total;
 }
 
+// Behind it there is nothing in its last page, which is part of what malloc has mapped for it.
+static bool last_page_is_free(const struct adopted *a, const struct maps_area *area, uintptr_t page) {
+    bool rest;
+    return page < (uintptr_t)a->dst + a->len && page + MAPS_PAGE <= area->to &&
+           maps_touched((char *)page, 1, &rest) == 0 && !rest;
+}
+
 // The whole pages of the destination that nobody has touched.
 static bool find_body(struct adopted *a) {
     const unsigned wanted = MAPS_READ | MAPS_WRITE;
@@ -84,6 +93,7 @@ static bool find_body(struct adopted *a) {
     from += (uint64_t)touched * MAPS_PAGE;
     a->skip = from - (uintptr_t)a->dst;
     a->body = to - from;
+    a->rest = last_page_is_free(a, &area, to) ? to + MAPS_PAGE - ((uintptr_t)a->dst + a->len) : 0;
     return true;
 }
 
@@ -102,7 +112,7 @@ bool adopt_begin(struct adopted *a, char *dst, size_t len) {
     return true;
 }
 
-void adopt_end(struct adopted *a, bool filled) {
+void adopt_end(const struct adopted *a, bool filled) {
     size_t behind = a->skip + a->body;
     if (filled) {
         memcpy(a->dst, a->mem, a->skip);
@@ -112,6 +122,37 @@ void adopt_end(struct adopted *a, bool filled) {
         }
     }
     arena_drop(a->range);
+}
+
+// ---- What comes later
+
+void adopt_expect(const struct adopted *a) {
+    memset(a->mem + a->len, 0, a->rest);
+    arena_expect(a->range);
+}
+
+void adopt_comes(const struct adopted *a, size_t from, size_t len) {
+    late_add(a->range, a->at - a->range->at + from, len, from + len == a->len);
+}
+
+void adopt_unexpect(const struct adopted *a) {
+    a->range->lost = false;
+    arena_came(a->range, UINT64_MAX);
+    arena_drop(a->range);
+}
+
+int adopt_later(const struct adopted *a) {
+    uint64_t in_range = a->at - a->range->at;
+    bool whole = a->rest > 0 || a->skip + a->body == a->len;
+    memcpy(a->dst, a->mem, a->skip);
+    int r = whole ? arena_guard(a->range, a->dst + a->skip, in_range + a->skip, a->len + a->rest - a->skip) : -EAGAIN;
+    if (r < 0) {
+        r = late_wait_for(a->at, a->len);
+        adopt_end(a, r == 0);
+        return r;
+    }
+    arena_drop(a->range);
+    return 0;
 }
 
 // ---- Handing over
@@ -130,22 +171,48 @@ static uint64_t alike(const char *p, uint64_t len, bool *own) {
     return n <= 0 ? len : min_u64((uint64_t)n * MAPS_PAGE - before, len);
 }
 
+// It has failed on its way, or somebody else is told so by now: of this file nothing is published.
+static int say_lost(const struct file *f) {
+    client_file_lost(f->id, f->slot);
+    return -EIO;
+}
+
 static ssize_t refer(struct file *f, uint64_t off, struct range *r, const char *src, uint64_t len) {
     uint64_t done = 0;
     while (done < len) {
-        uint64_t turn;
-        ssize_t n = held_refer(f, off + done, arena_at(r, src + done), len - done, &turn);
+        uint64_t turn, at = arena_at(r, src + done);
+        bool late = !arena_has(at, min_u64(len - done, CHUNK_SIZE));
+        ssize_t n = held_refer(f, off + done, at, len - done, late, &turn);
         if (n < 0) {
             return done > 0 && n == -EAGAIN ? (ssize_t)done : n;
         }
         arena_referred(r, f->epoch, turn);
+        if (late && arena_is_lost(at, (uint64_t)n)) {
+            return say_lost(f);
+        }
+        if (late) {
+            late_tell(); // it may have come since it was looked at
+        }
         done += (uint64_t)n;
     }
     return (ssize_t)done;
 }
 
+// What is copied out of guarded memory has to have come.
+static ssize_t put_copy(struct file *f, uint64_t off, struct range *r, const char *src, size_t len) {
+    if (r && r->guarded && src + len > r->addr && src < r->addr + r->body) {
+        const char *from = src > r->addr ? src : r->addr;
+        uint64_t n = min_u64((uint64_t)(src + len - from), (uint64_t)(r->addr + r->body - from));
+        if (late_wait_for(arena_at(r, from), n) < 0 && arena_still(r, from, n) > 0) {
+            return say_lost(f);
+        }
+    }
+    return held_put(f, off, src, len);
+}
+
 ssize_t adopt_put(struct file *f, uint64_t off, const char *src, size_t len) {
-    struct range *r = arena_in_use() && len >= REFER_MIN ? arena_hold(src, len) : NULL;
+    bool look = arena_in_use() && (len >= REFER_MIN || arena_promised(src) || arena_promised(src + len - 1));
+    struct range *r = look ? arena_hold(src, len) : NULL;
     if (!r) {
         return held_put(f, off, src, len);
     }
@@ -161,6 +228,29 @@ ssize_t adopt_put(struct file *f, uint64_t off, const char *src, size_t len) {
         }
         done = n >= REFER_MIN && !own ? refer(f, off, r, src, n) : done;
     }
+    done = done == -EAGAIN ? put_copy(f, off, r, src, min_u64(len, copied)) : done;
     arena_drop(r);
-    return done == -EAGAIN ? held_put(f, off, src, min_u64(len, copied)) : done;
+    return done;
+}
+
+// ---- Looking at
+
+const char *adopt_see(const char *p, size_t len, size_t *n, struct range **user) {
+    struct range *r = arena_promised(p) || arena_promised(p + len - 1) ? arena_hold(p, len) : NULL;
+    bool own = true;
+    *user = r;
+    *n = r && p < r->addr ? (size_t)(r->addr - p) : len;
+    if (!r || p < r->addr) {
+        return p;
+    }
+    uint64_t still = arena_still(r, p, min_u64(len, r->body - (uint64_t)(p - r->addr)));
+    *n = still > 0 ? alike(p, min_u64(still, SEE_STEP), &own) : min_u64(len, COPY_STEP);
+    bool here = still > 0 && !own && late_wait_for(arena_at(r, p), *n) == 0;
+    return here ? arena_mem(r) + (arena_at(r, p) - r->at) : p;
+}
+
+void adopt_seen(struct range *user) {
+    if (user) {
+        arena_drop(user);
+    }
 }

@@ -8,6 +8,7 @@
 #include "../core/os.h"
 #include "../core/staging.h"
 #include "client.h"
+#include "guarded.h"
 #include "own.h"
 
 #include <errno.h>
@@ -70,7 +71,7 @@ static struct range *place(uint64_t len) {
     while (r->len > 0) {
         r++;
     }
-    *r = (struct range){.at = at, .len = len, .users = 1, .age = ++arena.age};
+    *r = (struct range){.at = at, .len = len, .users = 1, .age = ++arena.age, .there = UINT64_MAX};
     memmove(&arena.used[i + 1], &arena.used[i], (arena.n_used - i) * sizeof *arena.used);
     arena.used[i] = r;
     arena.n_used++;
@@ -103,7 +104,7 @@ static bool free_oldest(void) {
             oldest = r;
         }
     }
-    if (oldest && !maps_any_direct() && shown_break(oldest)) {
+    if (oldest && (oldest->guarded || !maps_any_direct()) && shown_break(oldest)) {
         oldest->len = 0;
         return true;
     }
@@ -223,6 +224,13 @@ struct range *arena_take(uint64_t len) {
     return r;
 }
 
+void arena_use(struct range *r) {
+    sigset_t saved;
+    lock_take(&arena.lock, &saved);
+    r->users++;
+    lock_drop(&arena.lock, &saved);
+}
+
 void arena_drop(struct range *r) {
     sigset_t saved;
     lock_take(&arena.lock, &saved);
@@ -231,6 +239,20 @@ void arena_drop(struct range *r) {
         r->len = 0;
     }
     lock_drop(&arena.lock, &saved);
+}
+
+static void show(struct range *r, char *addr, uint64_t skip, uint64_t body) {
+    for (uint32_t i = 0; i < arena.n_used; i++) { // what was there before is no more
+        struct range *x = arena.used[i];
+        x->addr = x->addr < addr + body && addr < x->addr + x->body ? NULL : x->addr;
+    }
+    r->shown = true;
+    r->addr = addr;
+    r->skip = skip;
+    r->body = body;
+    arena.lowest = arena.in_use ? min_u64(arena.lowest, (uintptr_t)addr) : (uintptr_t)addr;
+    arena.highest = max_u64(arena.highest, (uintptr_t)addr + body);
+    atomic_store(&arena.in_use, true);
 }
 
 int arena_map(struct range *r, char *addr, uint64_t skip, uint64_t body) {
@@ -246,21 +268,25 @@ int arena_map(struct range *r, char *addr, uint64_t skip, uint64_t body) {
         os_mmap(addr, body, prot, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
     } else {
         os_madvise(addr, body, MADV_DONTFORK);
-        for (uint32_t i = 0; i < arena.n_used; i++) { // what was there before is no more
-            struct range *x = arena.used[i];
-            x->addr = x->addr < addr + body && addr < x->addr + x->body ? NULL : x->addr;
-        }
-        r->shown = true;
-        r->addr = addr;
-        r->skip = skip;
-        r->body = body;
-        arena.lowest = arena.in_use ? min_u64(arena.lowest, (uintptr_t)addr) : (uintptr_t)addr;
-        arena.highest = max_u64(arena.highest, (uintptr_t)addr + body);
-        atomic_store(&arena.in_use, true);
+        show(r, addr, skip, body);
     }
     lock_drop(&arena.lock, &saved);
     own_unpin(arena.own);
     return os_is_err(p) ? (int)(intptr_t)p : 0;
+}
+
+int arena_guard(struct range *r, char *addr, uint64_t skip, uint64_t body) {
+    sigset_t saved;
+    lock_take(&arena.lock, &saved);
+    int err = r->lost ? -EIO : guarded_add(addr, body);
+    if (err >= 0) {
+        os_madvise(addr, body, MADV_DONTFORK);
+        show(r, addr, skip, body);
+        r->guarded = true;
+        atomic_store(&arena.guards, true);
+    }
+    lock_drop(&arena.lock, &saved);
+    return err < 0 ? err : 0;
 }
 
 // ---- What is referred to
@@ -295,6 +321,10 @@ uint64_t arena_still(const struct range *r, const char *p, uint64_t len) {
 #if FASTCKPT_BREAK == 19 // canary: what is mapped there is not looked at
     return len;
 #endif
+    if (r->guarded) {
+        bool there = is_known() && maps_find(p, &a) == 0 && guarded_is((char *)align_down((uintptr_t)p, MAPS_PAGE));
+        return there ? min_u64(len, a.to - (uintptr_t)p) : 0;
+    }
     if (!is_known() || maps_find(p, &a) < 0 || !shown_is_ours(&a) || a.flags & MAPS_SHARED ||
         a.off + ((uintptr_t)p - a.from) != arena_at(r, p)) {
         return 0;
@@ -311,4 +341,44 @@ void arena_referred(struct range *r, uint32_t epoch, uint64_t turn) {
     r->referred = true;
     arena.saved = max_u64(arena.saved, r->age);
     lock_drop(&arena.lock, &saved);
+}
+
+// ---- What comes later
+
+void arena_expect(struct range *r) {
+    atomic_store(&r->there, 0);
+    arena_use(r);
+}
+
+void arena_came(struct range *r, uint64_t bytes) {
+    atomic_store(&r->there, bytes);
+}
+
+// The range that these bytes are in, which somebody uses or refers to.
+static const struct range *range_of(uint64_t at) {
+    for (uint32_t i = 0; i < arena.n_used; i++) {
+        const struct range *r = arena.used[i];
+        if (r->len > 0 && at >= r->at && at < r->at + r->len) {
+            return r;
+        }
+    }
+    return NULL;
+}
+
+bool arena_has(uint64_t at, uint64_t len) {
+    sigset_t saved;
+    bool taken = arena_lock(&saved);
+    const struct range *r = range_of(at);
+    bool has = !r || r->lost || at + len - r->at <= atomic_load(&r->there);
+    arena_unlock(taken, &saved);
+    return has;
+}
+
+bool arena_is_lost(uint64_t at, uint64_t len) {
+    sigset_t saved;
+    bool taken = arena_lock(&saved);
+    const struct range *r = range_of(at);
+    bool is_lost = r && r->lost && at + len - r->at > atomic_load(&r->there);
+    arena_unlock(taken, &saved);
+    return is_lost;
 }

@@ -14,11 +14,15 @@
 
 /**
  * Some pages of the arena. The program sees those from `skip` on as its own memory at `addr`: a private mapping, so
- * what it changes there it changes for itself. May be used again when nobody is about to use them (`users`), no
- * reference of the engine's is on its way, and no mapping shows them any more.
+ * what it changes there it changes for itself; or, while they have not come, guarded memory (guarded.h), whose pages
+ * are copied from here when somebody touches them. May be used again when nobody is about to use them (`users`), no
+ * reference of the engine's is on its way, and nothing shows them any more.
  */
 struct range {
     uint64_t at, len; // whole pages; len 0: free
+    _Atomic uint64_t there; // bytes from `at` on that have come; UINT64_MAX: all
+    bool lost;              // the others never will
+    bool guarded;           // the program sees it as guarded memory, not as a mapping
     char *addr;       // NULL: not mapped
     uint64_t skip, body;
     uint64_t age;
@@ -36,10 +40,30 @@ bool arena_in_use(void);
 struct range *arena_take(uint64_t len);
 /** Where it is in our own mapping. */
 char *arena_mem(const struct range *r);
+/** One user more. */
+void arena_use(struct range *r);
 /** One user less; a range that is not mapped is free then. */
 void arena_drop(struct range *r);
 /** Its pages from `skip` on, `body` bytes, take the place of those at `addr`. 0, or an error: nothing was changed. */
 int arena_map(struct range *r, char *addr, uint64_t skip, uint64_t body);
+/** Likewise, by a guard: they need not have come yet. -EIO: they are lost. */
+int arena_guard(struct range *r, char *addr, uint64_t skip, uint64_t body);
+
+/** Nothing of it has come yet. It has one user more, until all has. */
+void arena_expect(struct range *r);
+/** The first `bytes` of it have come (UINT64_MAX: all). */
+void arena_came(struct range *r, uint64_t bytes);
+/** What has not come of it never will: who touches that gets SIGBUS. */
+void arena_lose(struct range *r);
+/** Have these bytes, or are they lost? */
+bool arena_has(uint64_t at, uint64_t len);
+/** Will some of these bytes never come? */
+bool arena_is_lost(uint64_t at, uint64_t len);
+/** Somebody waits for this page of guarded memory. 0: not any more; -EAGAIN: its bytes have not come. */
+int arena_serve(char *page);
+/** Is that byte in guarded memory? Then to ask whether it can be read would wait for it. One load where there is
+ *  none. */
+bool arena_promised(const char *p);
 
 /** The range that is mapped at, or first behind, `p`, and before p + len; with one user more. NULL: there is none. */
 struct range *arena_hold(const char *p, uint64_t len);
@@ -52,9 +76,12 @@ void arena_referred(struct range *r, uint32_t epoch, uint64_t turn);
 
 /** The program discards [addr, addr + len): what of it is the arena's becomes memory that reads as zeros. */
 void arena_before_discard(char *addr, uint64_t len);
-/** Fork handlers. Before: what is mapped becomes the program's own, page by page, and its child's too. Until behind the
- *  fork nothing more is mapped. */
-void arena_before_fork(void);
+/** The program moves [addr, addr + len): what of it is guarded is filled first. All of it has come. */
+void arena_before_move(char *addr, uint64_t len);
+/** Fork handlers. Before: what is mapped becomes the program's own, page by page, and its child's too, and guarded
+ *  memory is filled. Until behind the fork nothing more is mapped or guarded. False: some of what is guarded has not
+ *  come, and nothing was done. */
+bool arena_before_fork(void);
 void arena_after_fork(bool child);
 
 #endif

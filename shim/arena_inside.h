@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 //
-// arena_inside: what arena.c (the memory and its ranges) and arena_shown.c (the mappings that show it to the program)
+// arena_inside: what arena.c (the memory and its ranges) and arena_shown.c (where the program sees it)
 // share. For nobody else.
 
 #ifndef FASTCKPT_ARENA_INSIDE_H
@@ -33,7 +33,10 @@ struct arena {
     uint32_t n_used;
     struct range *used[RANGES_MAX]; // by their place; some may be free by now
     uint32_t n_areas;
-    struct maps_area area[AREAS_MAX]; // its mappings, but our own: filled by shown_look
+    _Atomic bool guards; // there is, or was, guarded memory
+    // Where the program sees it, filled by shown_look: mappings, but our own; and guarded memory, which has no inode,
+    // but the offset here that its bytes are from.
+    struct maps_area area[AREAS_MAX];
 };
 extern struct arena arena; // arena.c
 
@@ -51,5 +54,19 @@ bool shown_is(const struct range *r);
 bool shown_break(const struct range *r);
 /** Is this thread in a fork handler, with the lock? */
 bool shown_forking(void);
+
+/** The lock, or nothing where this thread has it: in a fork handler of somebody else's. */
+static inline bool arena_lock(sigset_t *saved) {
+    bool take = !shown_forking();
+    if (take) {
+        lock_take(&arena.lock, saved);
+    }
+    return take;
+}
+static inline void arena_unlock(bool taken, const sigset_t *saved) {
+    if (taken) {
+        lock_drop(&arena.lock, saved);
+    }
+}
 
 #endif

@@ -9,6 +9,7 @@
 
 #include "../core/log.h"
 #include "../core/os.h"
+#include "guarded.h"
 
 #include <errno.h>
 #include <string.h>
@@ -18,19 +19,47 @@
 #define MADV_POPULATE_WRITE 23
 #endif
 
+#define FILL_UNIT (1 * MIB) // around a page of guarded memory that somebody waits for
+
 bool shown_is_ours(const struct maps_area *a) {
     return a->ino == arena.ino && a->major == arena.dev_major && a->minor == arena.dev_minor;
+}
+
+static bool note(const struct maps_area *a) {
+    if (arena.n_areas == AREAS_MAX) {
+        arena.n_areas++; // more than we know
+        return false;
+    }
+    arena.area[arena.n_areas++] = *a;
+    return true;
+}
+
+// Two ranges that were guarded side by side may be one mapping.
+static bool note_guarded(const struct maps_area *a) {
+    bool room = true;
+    for (uint32_t i = 0; i < arena.n_used && room; i++) {
+        const struct range *r = arena.used[i];
+        uint64_t at = (uintptr_t)r->addr;
+        if (r->len > 0 && r->guarded && r->addr && at < a->to && a->from < at + r->body) {
+            struct maps_area part = *a;
+            part.from = max_u64(a->from, at);
+            part.to = min_u64(a->to, at + r->body);
+            part.off = r->at + r->skip + (part.from - at);
+            room = !guarded_is((char *)(uintptr_t)part.from) || note(&part);
+        }
+    }
+    return room;
 }
 
 static bool note_area(void *arg, const struct maps_area *a, const char *name) {
     (void)arg;
     if (shown_is_ours(a) && !(a->flags & MAPS_SHARED)) {
-        if (arena.n_areas == AREAS_MAX) {
-            arena.n_areas++; // more than we know
-            return false;
-        }
-        arena.area[arena.n_areas++] = *a;
-    } else if (strcmp(name, "anon_inode:[io_uring]") == 0 || strncmp(name, "/[aio]", 6) == 0) {
+        return note(a);
+    }
+    if (a->ino == 0 && atomic_load(&arena.guards)) {
+        return note_guarded(a);
+    }
+    if (strcmp(name, "anon_inode:[io_uring]") == 0 || strncmp(name, "/[aio]", 6) == 0) {
         arena_turn_off("this program has io_uring or aio", 0);
     }
     return true;
@@ -64,10 +93,40 @@ static int prot_of(const struct maps_area *a) {
            (a->flags & MAPS_EXEC ? PROT_EXEC : 0);
 }
 
+static struct range *guarded_at(const char *p) {
+    for (uint32_t i = 0; i < arena.n_used; i++) {
+        struct range *r = arena.used[i];
+        if (r->len > 0 && r->guarded && r->addr && p >= r->addr && p < r->addr + r->body) {
+            return r;
+        }
+    }
+    return NULL;
+}
+
+// How much of it has come, in whole pages. Of what is lost, the rest stays so.
+static uint64_t come(const struct range *r, const struct maps_area *a) {
+    uint64_t there = atomic_load(&r->there), before = a->off - r->at;
+    return there <= before ? 0 : min_u64(a->to - a->from, align_down(there - before, MAPS_PAGE));
+}
+
+static int fill_area(const struct maps_area *a) {
+    char *from = (char *)(uintptr_t)a->from;
+    const struct range *range = guarded_at(from);
+    uint64_t len = range ? come(range, a) : a->to - a->from;
+    int r = len > 0 ? guarded_fill(from, arena.window + a->off, len) : 0;
+    if (r == 0) {
+        guarded_drop(from, a->to - a->from);
+    }
+    return r < 0 ? r : os_madvise(from, a->to - a->from, MADV_DOFORK);
+}
+
 // All pages of it become the program's own, and its children's.
 static int break_area(const struct maps_area *a) {
     char *from = (char *)(uintptr_t)a->from;
     uint64_t len = a->to - a->from;
+    if (a->ino == 0) {
+        return fill_area(a);
+    }
     const int all = PROT_READ | PROT_WRITE;
     bool locked = (prot_of(a) & all) != all; // the program has made it read-only
     int r = locked ? (int)OS_CALL(SYS_mprotect, from, len, all, 0, 0, 0) : 0;
@@ -95,6 +154,63 @@ bool shown_forking(void) {
     return UNLIKELY(who != 0) && who == os_gettid();
 }
 
+// ---- Guarded memory
+
+bool arena_promised(const char *p) {
+    sigset_t saved;
+    if (!atomic_load_explicit(&arena.guards, memory_order_relaxed)) {
+        return false;
+    }
+    bool taken = arena_lock(&saved);
+    const struct range *r = guarded_at(p);
+    bool promised = r && guarded_is((char *)align_down((uintptr_t)p, MAPS_PAGE));
+    arena_unlock(taken, &saved);
+    return promised;
+}
+
+// The page, and what lies around it and has come. -EAGAIN: it has not.
+static int fill_around(const struct range *r, char *page) {
+    uint64_t there = atomic_load(&r->there), before = r->skip + (uint64_t)(page - r->addr);
+    uint64_t from = max_u64(align_down(before, FILL_UNIT), r->skip);
+    uint64_t to = min_u64(align_down(before, FILL_UNIT) + FILL_UNIT, r->skip + r->body);
+    to = min_u64(to, align_down(there, MAPS_PAGE));
+    if (to < before + MAPS_PAGE) {
+        return -EAGAIN;
+    }
+    char *at = r->addr + (from - r->skip);
+    int err = guarded_fill(at, arena.window + r->at + from, to - from);
+    return err == -ENOENT ? guarded_fill(page, arena.window + r->at + before, MAPS_PAGE) : err;
+}
+
+int arena_serve(char *page) {
+    sigset_t saved;
+    lock_take(&arena.lock, &saved);
+    const struct range *r = guarded_at(page);
+    int err = r ? fill_around(r, page) : -ENOENT;
+    if (err == -EAGAIN && r->lost) {
+        guarded_lose(page, MAPS_PAGE);
+        err = 0;
+    }
+    if (err < 0 && err != -EAGAIN) { // it is something else by now
+        guarded_wake(page, MAPS_PAGE);
+    }
+    lock_drop(&arena.lock, &saved);
+    return err == -EAGAIN ? err : 0;
+}
+
+void arena_lose(struct range *r) {
+    sigset_t saved;
+    lock_take(&arena.lock, &saved);
+    r->lost = true;
+    for (uint32_t i = r->guarded && shown_look() ? arena.n_areas : 0; i-- > 0;) {
+        const struct maps_area *a = &arena.area[i];
+        if (a->ino == 0 && shows(a, r)) {
+            guarded_lose((char *)(uintptr_t)a->from + come(r, a), a->to - a->from - come(r, a));
+        }
+    }
+    lock_drop(&arena.lock, &saved);
+}
+
 // ---- What the program and its children do with it
 
 static void discard(uintptr_t from, uintptr_t to) {
@@ -104,6 +220,9 @@ static void discard(uintptr_t from, uintptr_t to) {
         // Advice that changes nothing and is refused where the program's will be: memory that it has locked.
         if (lo < hi && os_madvise((void *)lo, hi - lo, MADV_COLD) != -EINVAL) {
             os_mmap((void *)lo, hi - lo, prot_of(a), MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+            if (a->ino == 0) {
+                guarded_wake((char *)lo, hi - lo);
+            }
         }
     }
 }
@@ -114,13 +233,21 @@ void arena_before_discard(char *addr, uint64_t len) {
     if (from % MAPS_PAGE != 0 || from >= arena.highest || to <= arena.lowest) { // the kernel's to refuse; not ours
         return;
     }
-    if (shown_forking()) {
-        discard(from, to);
-        return;
-    }
-    lock_take(&arena.lock, &saved);
+    bool taken = arena_lock(&saved);
     discard(from, to);
-    lock_drop(&arena.lock, &saved);
+    arena_unlock(taken, &saved);
+}
+
+void arena_before_move(char *addr, uint64_t len) {
+    sigset_t saved;
+    bool taken = arena_lock(&saved);
+    for (uint32_t i = atomic_load(&arena.guards) && shown_look() ? arena.n_areas : 0; i-- > 0;) {
+        const struct maps_area *a = &arena.area[i];
+        if (a->ino == 0 && a->from < (uintptr_t)addr + len && (uintptr_t)addr < a->to) {
+            break_area(a);
+        }
+    }
+    arena_unlock(taken, &saved);
 }
 
 // What it was mapped to, where the kernel does not say what is: a process that may not read its own /proc.
@@ -130,8 +257,11 @@ static void remember(void) {
         const struct range *r = arena.used[i];
         if (r->len > 0 && r->addr) {
             uint64_t from = (uintptr_t)r->addr;
-            arena.area[arena.n_areas++] =
-                (struct maps_area){.from = from, .to = from + r->body, .flags = MAPS_READ | MAPS_WRITE};
+            arena.area[arena.n_areas++] = (struct maps_area){.from = from,
+                                                             .to = from + r->body,
+                                                             .off = r->at + r->skip,
+                                                             .ino = r->guarded ? 0 : arena.ino,
+                                                             .flags = MAPS_READ | MAPS_WRITE};
         }
     }
 }
@@ -149,8 +279,21 @@ static void break_all(void) {
     }
 }
 
-void arena_before_fork(void) {
+static bool all_have_come(void) {
+    bool all = true;
+    for (uint32_t i = 0; i < arena.n_used; i++) {
+        const struct range *r = arena.used[i];
+        all = all && (r->len == 0 || !r->guarded || r->lost || atomic_load(&r->there) == UINT64_MAX);
+    }
+    return all;
+}
+
+bool arena_before_fork(void) {
     lock_take(&arena.lock, &arena.signals);
+    if (!all_have_come()) {
+        lock_drop(&arena.lock, &arena.signals);
+        return false;
+    }
     atomic_store(&arena.forking, os_gettid());
     bool mapped = arena_in_use();
 #if FASTCKPT_BREAK == 21 // canary: a child has no such memory
@@ -159,6 +302,7 @@ void arena_before_fork(void) {
     if (mapped) {
         break_all();
     }
+    return true;
 }
 
 // A child has no arena, but what was broken away before the fork is still a mapping of it: what it discards must be

@@ -72,6 +72,12 @@ int client_arena(int fd, const void *mem, unsigned *steps, int timeout_ms);
 int client_refer(struct msg *m, uint64_t *turn);
 /** Does nobody need what was referred to under this turn, of the session of `epoch`, any more? */
 bool client_ref_over(uint32_t epoch, uint64_t turn);
+/** Something has come of which references were made before (`late`): tells the engine up to which turn it `has` all. */
+void client_refs_arrived(bool (*has)(uint64_t at, uint64_t len));
+/** These bytes of the arena will never come: files that were to have any of them fail. */
+void client_refs_lost(uint64_t at, uint64_t len);
+/** This file was to have some: it fails, and is never published. */
+int client_file_lost(uint64_t file, uint32_t slot);
 /** Are references to these bytes of the file on their way? To be settled before others come there. */
 bool client_refs_overlap(uint64_t file, uint64_t off, uint64_t len);
 /** The file has been settled. */
@@ -84,8 +90,9 @@ void client_return_chunks(void);
 extern bool (*client_on_lost)(void);
 /** How often keeper and engine were lost so far: a file of an older epoch has to be recovered (lost.c). */
 uint32_t client_epoch(void);
-/** For recovery: the chunk, or bytes of the arena, of `file` with the lowest number above `after` that was handed over
- *  and is not written yet. Fills *m (number, index, extents) and *mem, as of a chunk. False: no more. */
+/** For recovery: the chunk, or bytes of the arena, of `file` with the lowest number above `after` that was handed
+ *  over and is not written yet. Fills *m (number, index, extents) and *mem, as of a chunk; NULL: its bytes will
+ *  never come, which is waited for. False: no more. */
 bool client_next_unwritten(uint64_t file, uint64_t after, struct msg *m, void **mem);
 /** For messages at a loss: had the engine that is gone still this file, closed and not published? */
 bool client_was_pending(uint64_t file, uint32_t slot);

@@ -12,11 +12,13 @@
 #include "../core/os.h"
 #include "client_inside.h"
 #include "guard.h"
+#include "late.h"
 
 struct ref_note {
     uint64_t turn;
     uint64_t number;
     uint64_t file; // 0: its bytes are in the file, or it is free
+    uint32_t slot; // the file's
     struct msg_refer what;
 };
 
@@ -25,7 +27,8 @@ static struct refs {
     uint32_t epoch;              // of the session
     const struct tables *tables; // stays mapped after a loss
     const char *arena;
-    uint64_t next; // turn
+    uint64_t next;    // turn
+    uint64_t arrived; // turns below this have their bytes, as far as the engine knows
     struct ref_note note[REFS_MAX];
 } refs;
 
@@ -39,7 +42,7 @@ void refs_begin(const struct tables *tables) {
     lock_take(&refs.lock, &saved);
     refs.tables = tables;
     refs.epoch = client_epoch();
-    refs.next = 0;
+    refs.next = refs.arrived = 0;
     memset(refs.note, 0, sizeof refs.note);
     lock_drop(&refs.lock, &saved);
 }
@@ -64,11 +67,62 @@ int client_refer(struct msg *m, uint64_t *ret_turn) {
     if (room) {
         m->u.refer.turn = *ret_turn = refs.next++;
         m->number = client_number();
-        refs.note[*ret_turn % REFS_MAX] = (struct ref_note){*ret_turn, m->number, m->file, m->u.refer};
+        refs.note[*ret_turn % REFS_MAX] = (struct ref_note){*ret_turn, m->number, m->file, m->slot, m->u.refer};
     }
     lock_drop(&refs.lock, &saved);
     return room ? client_tell(m) : -EAGAIN;
 }
+
+// ---- Those that are late
+
+void client_refs_arrived(bool (*has)(uint64_t at, uint64_t len)) {
+    sigset_t saved;
+    struct msg m = {.type = MSG_ARRIVED};
+    lock_take(&refs.lock, &saved);
+    uint64_t to = max_u64(refs.arrived, over());
+    bool late = false; // else the engine does not wait for them
+    for (; to < refs.next; to++) {
+        const struct msg_refer *what = &refs.note[to % REFS_MAX].what;
+        if (what->late && !has(what->at, what->extent.len)) {
+            break;
+        }
+        late |= what->late;
+    }
+    refs.arrived = to;
+    lock_drop(&refs.lock, &saved);
+    if (late) {
+        m.value = to;
+        client_tell(&m);
+    }
+}
+
+int client_file_lost(uint64_t file, uint32_t slot) {
+    struct msg m = {.type = MSG_ARRIVED, .file = file, .slot = slot, .result = -EIO};
+    return client_tell(&m);
+}
+
+// The next note, from *turn on, of a file that is to have any of these bytes.
+static bool next_of_bytes(uint64_t at, uint64_t len, uint64_t *turn, struct ref_note *ret) {
+    sigset_t saved;
+    bool found = false;
+    lock_take(&refs.lock, &saved);
+    for (*turn = max_u64(*turn, over()); *turn < refs.next && !found; ++*turn) {
+        const struct ref_note *n = &refs.note[*turn % REFS_MAX];
+        found = n->file != 0 && n->what.at < at + len && at < n->what.at + n->what.extent.len;
+        *ret = *n;
+    }
+    lock_drop(&refs.lock, &saved);
+    return found;
+}
+
+void client_refs_lost(uint64_t at, uint64_t len) {
+    struct ref_note n;
+    for (uint64_t turn = 0; next_of_bytes(at, len, &turn, &n);) {
+        client_file_lost(n.file, n.slot);
+    }
+}
+
+// ---- Until they are over
 
 // Of an older session: before there was a new one, all files of that were recovered.
 bool client_ref_over(uint32_t epoch, uint64_t turn) {
@@ -105,21 +159,22 @@ void client_refs_settled(uint64_t file) {
 
 bool refs_next_unwritten(uint64_t file, uint64_t after, struct msg *m, void **mem) {
     sigset_t saved;
-    const struct ref_note *best = NULL;
+    struct ref_note best = {0};
     lock_take(&refs.lock, &saved);
     for (uint32_t i = 0; i < REFS_MAX; i++) {
         const struct ref_note *n = &refs.note[i];
-        if (on_its_way(n, file) && n->number > after && (!best || n->number < best->number)) {
-            best = n;
+        if (on_its_way(n, file) && n->number > after && (best.file == 0 || n->number < best.number)) {
+            best = *n;
         }
     }
-    if (best) {
-        m->number = best->number;
-        m->u.hand_over.n = 1;
-        m->u.hand_over.index = best->what.index;
-        m->u.hand_over.extent[0] = best->what.extent;
-        *mem = (char *)refs.arena + best->what.at - best->what.extent.off;
-    }
     lock_drop(&refs.lock, &saved);
-    return best != NULL;
+    if (best.file != 0) {
+        m->number = best.number;
+        m->u.hand_over.n = 1;
+        m->u.hand_over.index = best.what.index;
+        m->u.hand_over.extent[0] = best.what.extent;
+        bool lost = best.what.late && late_wait_for(best.what.at, best.what.extent.len) < 0;
+        *mem = lost ? NULL : (char *)refs.arena + best.what.at - best.what.extent.off;
+    }
+    return best.file != 0;
 }

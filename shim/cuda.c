@@ -21,7 +21,9 @@ SAME(SUCCESS, cudaSuccess);
 SAME(RESOURCE_HANDLE, cudaErrorInvalidResourceHandle);
 SAME(REGISTERED_ALREADY, cudaErrorHostMemoryAlreadyRegistered);
 SAME(CUDA_NO_RUNTIME, cudaErrorSharedObjectSymbolNotFound);
+SAME(OUT_OF_MEMORY, cudaErrorMemoryAllocation);
 SAME(DEVICE_TO_HOST, cudaMemcpyDeviceToHost);
+SAME(DEVICE_TO_DEVICE, cudaMemcpyDeviceToDevice);
 SAME(DEFAULT, cudaMemcpyDefault);
 SAME(UNREGISTERED, cudaMemoryTypeUnregistered);
 SAME(DEVICE, cudaMemoryTypeDevice);
@@ -211,6 +213,7 @@ void cuda_device_reset(uintptr_t runtime) {
     if (rt == NULL || !cuda_lane_any() || shim.forked || guard_foreign()) {
         return;
     }
+    cuda_ferry_settle();
     bool pending = rt->f.cudaPeekAtLastError() != SUCCESS;
     if (rt->f.cudaGetDevice(&device) == SUCCESS) {
         cuda_lane_reset(device);
@@ -219,11 +222,20 @@ void cuda_device_reset(uintptr_t runtime) {
     }
 }
 
+bool cuda_make_room(uintptr_t runtime, int err) {
+    const struct runtime *rt = (const struct runtime *)runtime;
+    if (rt == NULL || err != OUT_OF_MEMORY || !cuda_ferry_give_back(rt)) {
+        return false;
+    }
+    rt->f.cudaGetLastError(); // what the program is not told
+    return true;
+}
+
 // A static runtime and programs without one (JAX, TensorFlow) call the driver.
 bool cuda_out_of_reach(void) {
     return atomic_load(&runtimes_count) == 0 && !target_loaded(CUDA_LIBRARY) && target_loaded("libcuda.so");
 }
 
 void cuda_after_fork(void) {
-    cuda_report.bounced = cuda_report.adopted = cuda_report.native = 0;
+    cuda_report.bounced = cuda_report.adopted = cuda_report.deferred = cuda_report.native = 0;
 }

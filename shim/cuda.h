@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT
 //
 // cuda: large copies from a CUDA device to ordinary memory, in slices through pinned memory. The call stays what it
-// was: when it returns, the bytes are in the destination and nothing is on its way. Exports nothing (hook_cuda.c).
+// was: when it returns, the bytes are in the destination and nothing is on its way; or, with FASTCKPT_CUDA=defer, they
+// are there for whoever looks. Exports nothing (hook_cuda.c).
 
 #ifndef FASTCKPT_CUDA_H
 #define FASTCKPT_CUDA_H
@@ -39,13 +40,17 @@ int cuda_copy(uintptr_t runtime, const struct cuda_copy *c);
 /** The current device is being reset: what we have made there is gone, or going. Before the real call, and after it. */
 void cuda_device_reset(uintptr_t runtime);
 
+/** An allocation of the program's has failed with `err`. True: there is more memory now, try again, once. */
+bool cuda_make_room(uintptr_t runtime, int err);
+
 /** Fork handler of the child: it makes no CUDA call of ours. */
 void cuda_after_fork(void);
 
-/** Sums for FASTCKPT_REPORT, in bytes: what went through pinned memory, what straight to where it stays, and what was
- *  as large but was left to the runtime (which may have had pinned memory for it). */
+/** Sums for FASTCKPT_REPORT, in bytes: what went through pinned memory, what straight to where it stays (and of that,
+ *  what came after its call), and what was as large but was left to the runtime (which may have had pinned memory for
+ *  it). */
 struct cuda_report {
-    _Atomic uint64_t bounced, adopted, native;
+    _Atomic uint64_t bounced, adopted, deferred, native;
 };
 extern struct cuda_report cuda_report;
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 //
-// cuda_inside: what the two halves of cuda share: the CUDA runtime as we call it (cuda.c finds it and decides which
-// copies are ours), and one such copy (cuda_lane.c). Of the runtime's types only what its ABI fixes is used, so that
-// the library is the same whether its header was there or not.
+// cuda_inside: what the parts of cuda share: the CUDA runtime as we call it (cuda.c finds it and decides which copies
+// are ours), one such copy (cuda_lane.c), and one that the program does not wait for (cuda_ferry.c). Of the runtime's
+// types only what its ABI fixes is used, so that the library is the same whether its header was there or not.
 
 #ifndef FASTCKPT_CUDA_INSIDE_H
 #define FASTCKPT_CUDA_INSIDE_H
@@ -16,7 +16,9 @@ enum {
     SUCCESS = 0,
     RESOURCE_HANDLE = 400, // cudaErrorInvalidResourceHandle
     REGISTERED_ALREADY = 712, // cudaErrorHostMemoryAlreadyRegistered
+    OUT_OF_MEMORY = 2, // cudaErrorMemoryAllocation
     DEVICE_TO_HOST = 2,
+    DEVICE_TO_DEVICE = 3,
     DEFAULT = 4,
     UNREGISTERED = 0, // cudaMemoryType*
     DEVICE = 2,
@@ -41,6 +43,9 @@ struct attributes {
     F(cudaRuntimeGetVersion, (int *version))                                                                           \
     F(cudaGetLastError, (void))                                                                                        \
     F(cudaPeekAtLastError, (void))                                                                                     \
+    F(cudaMalloc, (void **p, size_t len))                                                                              \
+    F(cudaFree, (void *p))                                                                                             \
+    F(cudaSetDevice, (int device))                                                                                     \
     F(cudaGetDevice, (int *device))                                                                                    \
     F(cudaDeviceGetAttribute, (int *value, int attribute, int device))                                                 \
     F(cudaPointerGetAttributes, (struct attributes * a, const void *p))                                                \
@@ -80,7 +85,26 @@ int cuda_lane_copy(struct runtime *rt, int device, const struct cuda_copy *c);
 
 /** Has this process any lane? */
 bool cuda_lane_any(void);
+/** How often the device has been reset. */
+uint32_t cuda_lane_resets(int device);
 /** The lanes of a device are gone, with all that its context had. */
 void cuda_lane_reset(int device);
+
+struct adopted;
+
+/** A stream of the lane that makes the copy, behind what the program's stream had to do; and an event. */
+struct ferry_way {
+    void *stream, *event;
+};
+
+/** Takes a snapshot of what is to be copied, and has it brought to the range of `a` later (late.h). False: that cannot
+ *  be, now or for ever; nothing was done. Else *ret is what the device has said, and if that is SUCCESS, adopt_later is
+ *  owed. */
+bool cuda_ferry_copy(struct runtime *rt, int device, const struct ferry_way *way, const struct cuda_copy *c,
+                     const struct adopted *a, int *ret);
+/** Gives scratch memory back, if there is any. False: there was none. */
+bool cuda_ferry_give_back(const struct runtime *rt);
+/** Waits until nothing is on its way from the device. */
+void cuda_ferry_settle(void);
 
 #endif

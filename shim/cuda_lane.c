@@ -204,6 +204,10 @@ static struct runtime *_Atomic arena_runtime; // the first one: a page is regist
 static _Atomic uint32_t registered[STEPS_MAX]; // what resets_so_far said when this step was, + 1; 0: it is not
 static _Atomic bool no_arena;
 
+uint32_t cuda_lane_resets(int device) {
+    return atomic_load(&resets[device]);
+}
+
 static uint32_t resets_so_far(void) {
     uint32_t n = 0;
     for (size_t i = 0; i < DEVICES_MAX; i++) {
@@ -249,16 +253,39 @@ static int fill(const struct runtime *rt, const struct lane *l, const struct cud
     return r != SUCCESS ? give_up(rt, l, r) : r;
 }
 
+// Likewise, but the bytes come later. False: not this one.
+static bool defer(struct runtime *rt, const struct lane *l, const struct cuda_copy *c, const struct adopted *a,
+                  int *ret) {
+    const struct ferry_way way = {l->stream, l->done[0]};
+    if (!cuda_ferry_copy(rt, l->device, &way, c, a, ret)) {
+        return false;
+    }
+    if (*ret != SUCCESS) {
+        adopt_end(a, false);
+        return true;
+    }
+    if (adopt_later(a) < 0) { // some have failed already: the runtime copies it all, with the error that it finds
+        *ret = -1;
+        return true;
+    }
+    atomic_fetch_add(&cuda_report.deferred, c->len);
+    atomic_fetch_add(&cuda_report.adopted, c->len);
+    return true;
+}
+
 // False: not this one, and nothing was done. Else *ret is what cuda_copy returns.
 static bool adopt(struct runtime *rt, const struct lane *l, const struct cuda_copy *c, int *ret) {
     struct runtime *none = NULL;
     struct adopted a;
-    if (shim.config.cuda != CUDA_AUTO || c->len < ADOPT_MIN || atomic_load(&no_arena) ||
-        (!atomic_compare_exchange_strong(&arena_runtime, &none, rt) && none != rt) ||
+    if ((shim.config.cuda != CUDA_AUTO && shim.config.cuda != CUDA_DEFER) || c->len < ADOPT_MIN ||
+        atomic_load(&no_arena) || (!atomic_compare_exchange_strong(&arena_runtime, &none, rt) && none != rt) ||
         !adopt_begin(&a, c->dst, c->len)) {
         return false;
     }
     bool can = register_steps(rt, &a);
+    if (can && shim.config.cuda == CUDA_DEFER && defer(rt, l, c, &a, ret)) {
+        return true;
+    }
     *ret = can ? fill(rt, l, c, &a) : SUCCESS;
     adopt_end(&a, can && *ret == SUCCESS);
     if (can && *ret == SUCCESS) {

@@ -11,6 +11,7 @@
 
 #include "../core/os.h"
 #include "adopt.h"
+#include "arena.h"
 #include "client.h"
 #include "fdtable.h"
 #include "file_inside.h"
@@ -82,12 +83,17 @@ static ssize_t put_native(struct file *f, int fd, struct cursor *c, size_t len, 
 
 // ---- Checks before anything is moved
 
+// Not by touching what is not there yet: that would wait for it.
+static bool byte_readable(const char *p) {
+    return arena_promised(p) || guard_readable(p);
+}
+
 // Can the source be read? The first and the last byte of each element tell of wild pointers and lengths.
 static bool readable(const struct iovec *iov, int n) {
     for (int i = 0; i < n; i++) {
         const char *first = iov[i].iov_base, *last = first + iov[i].iov_len - 1;
         bool one_page = ((uintptr_t)first ^ (uintptr_t)last) < PAGE_MIN;
-        if (iov[i].iov_len > 0 && !(guard_readable(first) && (one_page || guard_readable(last)))) {
+        if (iov[i].iov_len > 0 && !(byte_readable(first) && (one_page || byte_readable(last)))) {
             return false;
         }
     }
@@ -174,6 +180,10 @@ static ssize_t put_staged(struct file *f, int fd, struct cursor *c, size_t len, 
         ssize_t r = adopt_put(f, off + done, p, n);
         if (r < 0) {
             *c = before;
+            if (r == -EIO) { // a copy from a device that has failed after its call: there is nothing to be written
+                f->error = f->error ? f->error : -EIO;
+                return done > 0 ? (ssize_t)done : r;
+            }
             if (r == -EPIPE) {
                 lost_recover(f, fd);
             }

@@ -187,10 +187,10 @@ static int hand_over_before(struct file *f, uint64_t index, struct extent e) {
     return 0;
 }
 
-ssize_t held_refer(struct file *f, uint64_t off, uint64_t at, size_t len, uint64_t *turn) {
+ssize_t held_refer(struct file *f, uint64_t off, uint64_t at, size_t len, bool late, uint64_t *turn) {
     struct msg m = {.type = MSG_REFER, .file = f->id, .slot = f->slot};
     uint32_t in = (uint32_t)(off % CHUNK_SIZE), n = (uint32_t)min_u64(len, CHUNK_SIZE - in);
-    m.u.refer = (struct msg_refer){.at = at, .index = off / CHUNK_SIZE, .extent = {in, n}};
+    m.u.refer = (struct msg_refer){.at = at, .index = off / CHUNK_SIZE, .extent = {in, n}, .late = late};
     int r = hand_over_before(f, m.u.refer.index, m.u.refer.extent);
     r = r < 0 ? r : client_refer(&m, turn);
     if (r < 0) {

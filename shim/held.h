@@ -14,8 +14,8 @@
 ssize_t held_put(struct file *f, uint64_t off, const void *src, size_t len);
 
 /** Hands bytes of this process's arena over by reference, from `at` there, up to the end of a chunk of the file. How
- *  many, and under which turn (client.h), or an error, as held_put. */
-ssize_t held_refer(struct file *f, uint64_t off, uint64_t at, size_t len, uint64_t *turn);
+ *  many, and under which turn (client.h), or an error, as held_put. `late`: they have not come yet. */
+ssize_t held_refer(struct file *f, uint64_t off, uint64_t at, size_t len, bool late, uint64_t *turn);
 
 /** Hands all chunks over. 0, or the first error (-EPIPE): none is held afterwards whatever the result. */
 int held_hand_over(struct file *f);

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT
 //
-// hook_cuda: the copies of the CUDA runtime, in the two forms in which programs have them: with the suffix, stream 0 is
-// the calling thread's own. Which runtime a caller means is target's business, what is done with a copy is cuda's.
+// hook_cuda: the copies and allocations of the CUDA runtime, in the two forms in which programs have them: with the
+// suffix, stream 0 is the calling thread's own. Which runtime a caller means is target's business, what is done with a
+// copy is cuda's.
 
 #include "cuda.h"
 #include "real.h"
@@ -65,6 +66,25 @@ int hook_cudaDeviceReset(void) {
     cuda_device_reset(t.more);
     return r;
 }
+
+// ---- Allocations: what fails for lack of memory is tried once more when there is less of ours
+
+#define ALLOCATION(name, params, ...)                                                                                  \
+    SYMBOL(name);                                                                                                      \
+    int hook_##name params {                                                                                           \
+        struct target t = TARGET(name);                                                                                \
+        int r = NEXT(name, t, __VA_ARGS__);                                                                            \
+        return UNLIKELY(r != 0) && cuda_make_room(t.more, r) ? NEXT(name, t, __VA_ARGS__) : r;                         \
+    }
+ALLOCATION(cudaMalloc, (void **p, size_t len), p, len)
+ALLOCATION(cudaMallocManaged, (void **p, size_t len, unsigned flags), p, len, flags)
+ALLOCATION(cudaMallocPitch, (void **p, size_t *pitch, size_t width, size_t height), p, pitch, width, height)
+ALLOCATION(cudaMallocHost, (void **p, size_t len), p, len)
+ALLOCATION(cudaHostAlloc, (void **p, size_t len, unsigned flags), p, len, flags)
+ALLOCATION(cudaMallocAsync, (void **p, size_t len, void *stream), p, len, stream)
+ALLOCATION(cudaMallocAsync_ptsz, (void **p, size_t len, void *stream), p, len, stream)
+ALLOCATION(cudaMallocFromPoolAsync, (void **p, size_t len, void *pool, void *stream), p, len, pool, stream)
+ALLOCATION(cudaMallocFromPoolAsync_ptsz, (void **p, size_t len, void *pool, void *stream), p, len, pool, stream)
 
 #define HOOKS_CUDA
 #define HOOK_ALIAS HOOK_TWIN

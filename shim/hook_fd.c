@@ -8,6 +8,7 @@
 #include "callsite.h"
 #include "client.h"
 #include "hook_inside.h"
+#include "late.h"
 #include "locked.h"
 #include "namecalls.h"
 #include "reopen.h"
@@ -261,6 +262,22 @@ int hook_madvise(void *addr, size_t len, int advice) {
         arena_before_discard(addr, len);
     }
     return (int)NATIVE(madvise, SYS_madvise, addr, len, advice);
+}
+
+// Memory whose bytes have not come yet loses its guard when it is moved: they are there first.
+void *hook_mremap(void *addr, size_t len, size_t new_len, int flags, ...) {
+    va_list ap;
+    va_start(ap, flags);
+    void *to = flags & ~MREMAP_MAYMOVE ? va_arg(ap, void *) : NULL;
+    va_end(ap);
+    if (UNLIKELY(arena_in_use()) && !guard_foreign()) {
+        late_settle();
+        arena_before_move(addr, len);
+    }
+    if (LIKELY(real.mremap != NULL)) {
+        return real.mremap(addr, len, new_len, flags, to);
+    }
+    return (void *)hook_ret(OS_CALL(SYS_mremap, addr, len, new_len, flags, to, 0));
 }
 
 // Not for the program's own: what the shim loads into it must not take numbers that are the program's.

@@ -4,6 +4,7 @@
 // cannot be wrapped in C, and a vfork child shares our memory, so that its exec changes no table.
 
 #include "hook_inside.h"
+#include "late.h"
 #include "namecalls.h"
 #include "shim.h"
 
@@ -65,6 +66,7 @@ static void before_exec(int dirfd, const char *path, char *const envp[]) {
     before_program(dirfd, path, envp);
     if (atomic_load_explicit(&shim.ready, memory_order_acquire) && guard_depth == 0 && !guard_foreign()) {
         guard_depth++;
+        late_settle();
         file_before_exec();
         guard_depth--;
     }

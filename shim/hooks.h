@@ -89,6 +89,7 @@ HOOK(pipe2, int, (int fds[2], int flags))
 HOOK(mmap, void *, (void *addr, size_t len, int prot, int flags, int fd, off_t off))
 HOOK_ALIAS(mmap64, mmap)
 HOOK(madvise, int, (void *addr, size_t len, int advice))
+HOOK(mremap, void *, (void *addr, size_t len, size_t new_len, int flags, ...))
 #endif
 
 #if defined(HOOKS_ALL) || defined(HOOKS_WRITE) // hook_write.c
@@ -327,6 +328,15 @@ HOOK(cudaMemcpy_ptds, int, (void *dst, const void *src, size_t len, int kind))
 HOOK(cudaMemcpyAsync, int, (void *dst, const void *src, size_t len, int kind, void *stream))
 HOOK(cudaMemcpyAsync_ptsz, int, (void *dst, const void *src, size_t len, int kind, void *stream))
 HOOK(cudaDeviceReset, int, (void))
+HOOK(cudaMalloc, int, (void **p, size_t len))
+HOOK(cudaMallocManaged, int, (void **p, size_t len, unsigned flags))
+HOOK(cudaMallocPitch, int, (void **p, size_t *pitch, size_t width, size_t height))
+HOOK(cudaMallocHost, int, (void **p, size_t len))
+HOOK(cudaHostAlloc, int, (void **p, size_t len, unsigned flags))
+HOOK(cudaMallocAsync, int, (void **p, size_t len, void *stream))
+HOOK(cudaMallocAsync_ptsz, int, (void **p, size_t len, void *stream))
+HOOK(cudaMallocFromPoolAsync, int, (void **p, size_t len, void *pool, void *stream))
+HOOK(cudaMallocFromPoolAsync_ptsz, int, (void **p, size_t len, void *pool, void *stream))
 #endif
 
 #undef HOOK

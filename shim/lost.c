@@ -192,7 +192,7 @@ static int write_back(struct file *f, int fd) {
     void *mem;
     int err = 0;
     while (err == 0 && client_next_unwritten(f->id, m.number, &m, &mem)) {
-        err = write_extents(fd, m.u.hand_over.index, m.u.hand_over.extent, m.u.hand_over.n, mem);
+        err = mem ? write_extents(fd, m.u.hand_over.index, m.u.hand_over.extent, m.u.hand_over.n, mem) : -EIO;
     }
     for (uint32_t i = 0; i < f->n_held && err == 0; i++) {
         const struct held *h = &f->held[i];

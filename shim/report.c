@@ -79,11 +79,13 @@ void report_after_fork(void) {
 
 static void print_devices(void) {
     uint64_t bounced = cuda_report.bounced, native = cuda_report.native, adopted = cuda_report.adopted;
-    struct decimal referred = mib(file_report.bytes_referred);
+    struct decimal referred = mib(file_report.bytes_referred), deferred = mib(cuda_report.deferred);
     if (bounced + native + adopted > 0) {
+        bool later = shim.config.cuda == CUDA_DEFER;
         log_error("device copies: %s MiB through pinned memory, %s MiB by the CUDA runtime, %s MiB straight to where "
-                  "they stay; %s MiB written without a copy",
-                  mib(bounced).text, mib(native).text, mib(adopted).text, referred.text);
+                  "they stay; %s MiB written without a copy%s%s%s",
+                  mib(bounced).text, mib(native).text, mib(adopted).text, referred.text, later ? "; " : "",
+                  later ? deferred.text : "", later ? " MiB not waited for" : "");
     } else if (guard_plain() && !shim.forked && cuda_out_of_reach()) {
         log_error("device copies: no dynamic CUDA runtime in this process, they are as they would be natively");
     }

@@ -14,6 +14,7 @@
 #include "cuda.h"
 #include "file.h"
 #include "hook_stdio.h"
+#include "late.h"
 #include "lost.h"
 #include "namecalls.h"
 #include "real.h"
@@ -31,7 +32,9 @@ char shim_engine_path[4096];
 void shim_before_fork(void) {
     atomic_fetch_add(&shim.spawned, 1);
     file_hand_over_all();
-    arena_before_fork();
+    do {
+        late_settle();
+    } while (!arena_before_fork());
 }
 
 void shim_after_fork_in_parent(void) {
@@ -47,6 +50,7 @@ void shim_after_fork_in_child(void) {
     callsite_after_fork();
     cuda_after_fork();
     client_after_fork();
+    late_after_fork();
     arena_after_fork(true);
     file_after_fork();
 }
@@ -140,6 +144,7 @@ void shim_leave(bool flush) {
     guard_depth++;
     atomic_store(&shim.ready, false); // what other destructors open now is native
     report_restore_stderr();
+    late_end();
     file_close_all();
     if (client_tables() == NULL && inherited_shadow()) {
         client_connect(); // an image before this one captured it: only who asks can wait for it

@@ -85,6 +85,20 @@ def straight(r):
     return sum(float(f[0]) for f in found), sum(float(f[1]) for f in found)
 
 
+LATER = re.compile(r"([\d.]+) MiB not waited for")
+
+
+def later(r):
+    """MiB that the program did not wait for."""
+    return sum(float(mib) for mib in LATER.findall(getattr(r, "err", r)))
+
+
+def memory_can_be_guarded():
+    """Is there a userfaultfd here that serves the kernel, too?"""
+    with open("/proc/sys/vm/unprivileged_userfaultfd") as f:
+        return os.geteuid() == 0 or f.read() == "1\n" or os.access("/dev/userfaultfd", os.R_OK | os.W_OK)
+
+
 def run_cuda_cases(cases):
     """As run_cases; where there is no simulated runtime, one that says so: skipped for lack of the headers alone."""
     def not_built():

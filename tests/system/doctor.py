@@ -16,6 +16,7 @@ import sys
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
 from fc import *  # noqa: E402,F403
+from cudas import memory_can_be_guarded  # noqa: E402
 from disks import Cgroup, LoopFS, mount  # noqa: E402
 
 box = Box("box", uid=None, RUNTIME_DIR=os.path.join(TMP, "box", "rt"))
@@ -199,6 +200,9 @@ def cuda():
                                        ("cuda", "bounce", "note", "bounce")):
         _, f = doctor("--" + option, value, "--", d + "/dynamic")
         expect(f, None, "device copies", level, word)
+    _, f = doctor("--cuda", "defer", "--", d + "/dynamic")
+    guarded = memory_can_be_guarded()
+    expect(f, None, "deferred copies", "ok" if guarded else "warn", "1.0 GiB" if guarded else "no userfaultfd")
     torch = d + "/lib/python3.9/site-packages/torch/lib/"
     shutil.copy(d + "/plain", torch + "libc10.so")
     _, f = doctor("--", d + "/bin/python3", "train.py")

@@ -27,6 +27,15 @@ cudaMemcpy_ptds                as cudaMemcpy: the default stream is of the calli
 cudaMemcpyAsync                as cudaMemcpy
 cudaMemcpyAsync_ptsz           as cudaMemcpy_ptds
 cudaDeviceReset                as cudaMemcpy: what we have made on the device is gone behind it
+cudaMalloc                     of the CUDA runtime: our scratch memory goes before it fails
+cudaMallocManaged              as cudaMalloc
+cudaMallocPitch                as cudaMalloc
+cudaMallocHost                 as cudaMalloc
+cudaHostAlloc                  as cudaMalloc
+cudaMallocAsync                as cudaMalloc
+cudaMallocAsync_ptsz           as cudaMalloc
+cudaMallocFromPoolAsync        as cudaMalloc
+cudaMallocFromPoolAsync_ptsz   as cudaMalloc
 '
 
 fail() {

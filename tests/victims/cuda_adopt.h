@@ -47,7 +47,7 @@ static char *memory(size_t len) {
 }
 
 /** A fresh buffer with the bytes of `seed`; what is on the device is gone. */
-static char *fetched(size_t len, unsigned seed) {
+static inline char *fetched(size_t len, unsigned seed) {
     char *buf = memory(len);
     if (there == NULL) {
         MUST(cudaMalloc((void **)&there, 64 * MIB));
@@ -81,7 +81,7 @@ static void put(int fd, const char *p, size_t len) {
 }
 
 /** Of a buffer, where programs change it: from 3 MiB on. */
-static void put_part(int fd, const char *buf) {
+static inline void put_part(int fd, const char *buf) {
     put(fd, buf + 3 * MIB + 5, 9 * MIB);
 }
 

@@ -359,10 +359,16 @@ static double now(void) {
     return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
 }
 
-// Four storages of 64 MiB to fresh memory each, as torch.save copies them; and the same to pinned memory: the link.
+static size_t number_of(const char *variable, size_t otherwise) {
+    const char *text = getenv(variable);
+    return text != NULL ? strtoul(text, NULL, 10) : otherwise;
+}
+
+// Four storages (of MEBI MiB) to fresh memory each, as torch.save copies them; and the same to pinned memory: the link.
+// The best of some rounds.
 static void rate(void) {
     enum { N = 4 };
-    const size_t len = 64 * MIB;
+    const size_t len = number_of("MEBI", 64) * MIB, rounds = number_of("ROUNDS", 3);
     char *d, *pinned, *fresh[N];
     MUST(cudaMalloc((void **)&d, len));
     MUST(cudaMemset(d, 1, len));
@@ -370,8 +376,10 @@ static void rate(void) {
     memset(pinned, 1, len);
     MUST(cudaDeviceSynchronize());
     double ms[3] = {1e9, 1e9, 1e9};
-    int fd = getenv("SAVE") != NULL ? open(getenv("SAVE"), O_WRONLY | O_CREAT | O_TRUNC, 0644) : -1;
-    for (int round = 0; round < 3; round++) {
+    for (size_t round = 0; round < rounds; round++) {
+        char path[4096];
+        snprintf(path, sizeof path, "%s-%zu", getenv("SAVE") != NULL ? getenv("SAVE") : "", round);
+        int fd = getenv("SAVE") != NULL ? open(path, O_WRONLY | O_CREAT | O_TRUNC, 0644) : -1;
         double t = now();
         for (int i = 0; i < N; i++) {
             MUST(cudaMemcpyAsync(pinned, d, len, cudaMemcpyDeviceToHost, 0));
@@ -387,13 +395,17 @@ static void rate(void) {
         double copies = (now() - t) * 1e3;
         t = now();
         for (int i = 0; i < N && fd >= 0; i++) {
-            if (pwrite(fd, fresh[i], len, (off_t)((round * N + i) * len + MIB)) != (ssize_t)len) {
+            if (pwrite(fd, fresh[i], len, (off_t)((size_t)i * len + MIB)) != (ssize_t)len) {
                 printf("pwrite: %s\n", strerror(errno));
             }
         }
         double writes = (now() - t) * 1e3;
         for (int i = 0; i < N; i++) {
             free(fresh[i]);
+        }
+        if (fd >= 0) {
+            fsync(fd); // nothing is on its way when the next round begins
+            close(fd);
         }
         ms[0] = link < ms[0] ? link : ms[0];
         ms[1] = copies < ms[1] ? copies : ms[1];
