@@ -15,12 +15,12 @@ from fc import *  # noqa: E402,F403
 from cudas import *  # noqa: E402,F403
 
 
-def saves(*kinds, least, tensors="1500000,300000,7", adopted=0):
+def saves(*kinds, least, tensors="1500000,300000,7", adopted=0, **config):
     """`least`: MiB that must have gone through pinned memory; `adopted`: straight, and then without a copy."""
     def run():
         if not os.path.exists(VENV):
             raise Skip("needs BUILD/venv: make clients")
-        box = Box("torch", STAGING="512M")
+        box = Box("torch", STAGING="512M", **config)
         argv = [VENV, os.path.join(CLIENTS, "cuda_saves.py")] + list(kinds)
         n = box.native(argv, env=dict(simcuda(False, SCALE=0), TENSORS=tensors), timeout=250)
         r = box.run(argv, env=dict(simcuda(SCALE=0), TENSORS=tensors), timeout=250)

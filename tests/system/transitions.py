@@ -22,7 +22,7 @@ from hands import RW, W, both  # noqa: E402
 from rotation import Rotation  # noqa: E402
 
 SAVES = 3
-ADOPTED = ("arena-", "ref-", "restart-refs")
+ADOPTED = ("arena-", "ref-", "refs-", "restart-refs")
 JOBS = (("deepspeed", 2), ("hf", 1))  # the second one for what the first does not pass
 KEPT = (("publish-named", 14),)  # what a long run found: a deletion has been done, and is not marked as done
 
@@ -42,7 +42,8 @@ def run(args):
         if point.startswith(("item", "stripe", "safe", "end-")):
             return point, k, (cut_off if point == "item-unplaced" else striped)(box), os.path.exists(hits[0])
         if point.startswith(ADOPTED):
-            return point, k, adopted(box), os.path.exists(hits[0])
+            late = point.startswith("refs-")
+            return point, k, adopted(box, *(("cuda_defer", "late", "defer") if late else ())), os.path.exists(hits[0])
         if point.startswith("hands"):
             return point, k, looked_at(box), os.path.exists(hits[0])
         for n, (kind, ranks) in enumerate(jobs):
@@ -62,14 +63,14 @@ def run(args):
         box.close()
 
 
-def adopted(box):
-    """Copies from a device that are handed over by reference."""
-    box.config.update(STAGING="256M")
-    argv, env = [victim("cuda_adopt"), box.native_d, "plain"], sim_env()
+def adopted(box, program="cuda_adopt", name="plain", level="auto"):
+    """Copies from a device that are handed over by reference; with `defer`, ahead of their bytes."""
+    box.config.update(STAGING="256M", CUDA=level)
+    argv = [victim(program), box.native_d, name]
     try:
-        n, r = box.native(argv, env=env), box.run(argv[:1] + [box.d, "plain"], env=env)
+        n, r = box.native(argv, env=sim_env()), box.run(argv[:1] + [box.d, name], env=sim_env(scale=0.02))
         assert (n.rc, n.out) == (r.rc, r.out), "%r, natively %r" % (r, n)
-        assert box.wait().rc == 0 and same_bytes(box.native_d + "/plain", box.d + "/plain"), "other bytes"
+        assert box.wait().rc == 0 and same_bytes(box.native_d + "/" + name, box.d + "/" + name), "other bytes"
         time.sleep(0.3)  # for what it does when the job is gone
     except AssertionError as e:
         return "%s; log %s" % (e, box.engine_log().splitlines()[-4:])
