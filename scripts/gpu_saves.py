@@ -16,6 +16,8 @@ MIB = 1 << 20
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 COPIES = re.compile(r"device copies: ([\d.]+) MiB through pinned memory, [\d.]+ MiB by the CUDA runtime, ([\d.]+) MiB "
                     r"straight to where they stay; ([\d.]+) MiB written without a copy")
+LATER = re.compile(r"([\d.]+) MiB not waited for")
+DEFERRED = ("threads", "snapshot", "calls", "back", "zeroed", "moved", "forked", "spawned", "returned")
 ADOPTED = ("plain", "after", "some", "again", "zeros", "moved", "middle", "locked", "many", "reset")
 CASES = ("sizes", "order", "places", "errors", "capture", "elsewhere", "threads", "fork", "reset", "small", "end")
 
@@ -42,6 +44,16 @@ def bounced(done):
 
 def straight(done):
     return sum(float(m[1]) for m in COPIES.findall(done.stderr))
+
+
+def later(done):
+    return sum(float(m) for m in LATER.findall(done.stderr))
+
+
+def guarded():
+    """May this user have what FASTCKPT_CUDA=defer takes?"""
+    with open("/proc/sys/vm/unprivileged_userfaultfd") as f:
+        return os.geteuid() == 0 or f.read() == "1\n" or os.access("/dev/userfaultfd", os.R_OK | os.W_OK)
 
 
 def child(name, *args, cuda=None, timeout=60):
@@ -89,28 +101,32 @@ def copies():
         said = [(d.returncode, d.stdout[-300:]) for d in (r, n)]
         if said[0] != said[1] or n.returncode:
             differ.append("%s: %r, natively %r" % (name, *said))
-    adopted = adopt(differ)
-    return {"ok": not differ and through > 300 and adopted > 300, "mib": through, "adopted": adopted,
-            "value": "%d programs, %.0f MiB through pinned memory, %.0f straight%s"
-                     % (len(programs) + 1, through, adopted, "; ".join([""] + differ)),
+    adopted = straight(written("cuda_adopt", ADOPTED, "auto", differ))
+    deferred = later(written("cuda_defer", DEFERRED, "defer", differ)) if guarded() else None
+    ok = not differ and through > 300 and adopted > 300 and (deferred is None or deferred > 300)
+    return {"ok": ok, "mib": through, "adopted": adopted, "deferred": deferred,
+            "value": "%d programs, %.0f MiB through pinned memory, %.0f straight, %s%s"
+                     % (len(programs) + 2, through, adopted,
+                        "defer not tried (no userfaultfd)" if deferred is None else "%.0f not waited for" % deferred,
+                        "; ".join([""] + differ)),
             "expected": "the same lines, more than 300 MiB of each"}
 
 
-def adopt(differ):
-    """Copies that are adopted, and written. How many MiB went straight; what is wrong is added to `differ`."""
-    program, env = victim("cuda_adopt")
-    dirs = [os.path.join(os.environ["GPU_TMP"], d) for d in ("adopt-native", "adopt")]
+def written(name, cases, cuda, differ):
+    """A program that copies and writes, natively and at that level; what is wrong is added to `differ`."""
+    program, env = victim(name)
+    dirs = [os.path.join(os.environ["GPU_TMP"], d) for d in (name + "-native", name)]
     for d in dirs:
         os.makedirs(d, exist_ok=True)
-    n, r = (run([program, d] + list(ADOPTED), cuda, env) for d, cuda in zip(dirs, (None, "auto")))
+    n, r = (run([program, d] + list(cases), level, env) for d, level in zip(dirs, (None, cuda)))
     run([os.path.join(os.environ["BUILD"], "fastckpt"), "wait"])
     if (n.returncode, n.stdout) != (r.returncode, r.stdout) or n.returncode:
-        differ.append("cuda_adopt: %r, natively %r" % tuple((d.returncode, d.stdout[-300:]) for d in (r, n)))
+        differ.append("%s: %r, natively %r" % (name, *((d.returncode, d.stdout[-300:]) for d in (r, n))))
     _, wrong, missing = filecmp.cmpfiles(*dirs, os.listdir(dirs[0]), shallow=False)
-    differ.extend("cuda_adopt: %s differs" % f for f in wrong + missing)
+    differ.extend("%s: %s differs" % (name, f) for f in wrong + missing)
     for d in dirs:
         shutil.rmtree(d)
-    return straight(r)
+    return r
 
 
 # ---------------------------------------------------------------------------------------------------- 6
@@ -123,9 +139,10 @@ def torch_saves():
     size = min(int(os.environ.get("GPU_SIZE", 8192)), room // 4, shutil.disk_usage(tmp).free // MIB // 4)
     figures, same = {}, True
     for crc in (1, 0):
-        for cuda in (None, "off", "bounce", "auto"):
+        for cuda in (None, "off", "bounce", "auto") + (("defer",) if guarded() else ()):
             path = os.path.join(tmp, "m.pt")
             begun = time.monotonic()
+            os.environ["FASTCKPT_CUDA_SCRATCH"] = "%dM" % (size + 64) # of defer: for all
             saved, done = child("save", path, size, crc, cuda=cuda, timeout=120)
             if cuda:
                 run([os.path.join(build, "fastckpt"), "wait"], timeout=120)
@@ -140,12 +157,16 @@ def torch_saves():
     gain = {k: round(figures["native_" + k]["held"] / figures["bounce_" + k]["held"], 2) for k in ("crc", "plain")}
     copies_gain = round(figures["off_plain"]["held"] / figures["bounce_plain"]["held"], 2)
     adopted = round(figures["off_plain"]["held"] / figures["auto_plain"]["held"], 2)
-    ok = same and figures["bounce_crc"]["mib"] > 0.9 * size and copies_gain > 1.3 and adopted > copies_gain
+    deferred = round(figures["off_plain"]["held"] / figures["defer_plain"]["held"], 2) if guarded() else None
+    ok = (same and figures["bounce_crc"]["mib"] > 0.9 * size and copies_gain > 1.3 and adopted > copies_gain
+          and (deferred is None or deferred > adopted))
     held = ", ".join("%s %.2f" % (k, v["held"]) for k, v in figures.items())
     return {"ok": ok, "figures": figures, "size_mib": size, "gain": gain,
             "value": "%d MiB, files %s; held (s): %s; native / bounce %s; without checksums off / bounce %.2f, "
-                     "off / auto %.2f" % (size, "the same" if same else "DIFFER", held, gain, copies_gain, adopted),
-            "expected": "the same files; off / bounce without checksums more than 1.3, off / auto more than that"}
+                     "off / auto %.2f, off / defer %s" % (size, "the same" if same else "DIFFER", held, gain,
+                                                          copies_gain, adopted, deferred),
+            "expected": "the same files; off / bounce without checksums more than 1.3, off / auto more than that, "
+                        "off / defer (where there is a userfaultfd for it) more again"}
 
 
 def save(path, mib, crc):
