@@ -41,9 +41,9 @@ static const char *if_path(const char *file) {
     return guard_readable(file) && strchr(file, '/') != NULL ? file : NULL;
 }
 
-// A program without the shim reads what this process has closed: it is published first. In a vfork child as well, which
-// asks by its parent's connections: it changes nothing of the parent's, and a child's own descriptor is seen to be none
-// of ours.
+// A program without the shim reads what this process has closed, or who started it (`{ save > f; env -i read f; }`):
+// all that is closed is published first. In a vfork child as well, which asks by its parent's connections: it changes
+// nothing of the parent's, and a child's own descriptor is seen to be none of ours.
 static void before_program(int dirfd, const char *path, char *const envp[]) {
     if (!atomic_load_explicit(&shim.ready, memory_order_acquire) || names_native()) {
         return;
@@ -55,7 +55,7 @@ static void before_program(int dirfd, const char *path, char *const envp[]) {
     names_before_exec(dirfd, path);
     if (!carries_shim(envp)) {
         guard_depth++;
-        names_wait(WAIT_CLIENT, -1);
+        names_wait(WAIT_ALL, -1);
         guard_depth--;
     }
 }
