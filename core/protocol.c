@@ -35,6 +35,8 @@ size_t msg_bytes(unsigned type) {
     case MSG_REMOVE:
     case MSG_RENAME:
         return HEAD + sizeof(struct msg_change);
+    case MSG_WAIT:
+        return HEAD + sizeof(struct msg_wait);
     case MSG_LEAVE:
         return HEAD + sizeof(struct msg_leave);
     case MSG_STATUS:

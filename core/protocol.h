@@ -14,7 +14,6 @@
 //   LEND    question: the directory (O_PATH).  answer: the file (O_PATH, since to close another
 //           would drop the client's record locks)
 //   LIST    question: the directory.  answer: a memfd of struct list_records; none if there is nothing to say
-//   WAIT    question with WAIT_DIR: the directory (O_PATH)
 //   REMOVE  question: the directory, and the inode under the name, if there is one (all O_PATH)
 //   ARENA   question: the arena, a memfd sealed against resizing, the first time
 //   RENAME  question: both directories, and the inode under the old name, if there is one (all O_PATH)
@@ -202,6 +201,10 @@ struct status {
     char broken_text[320];  // the first of them: which, why, since when, until when
 };
 
+struct msg_wait { // WAIT_DIR, WAIT_DIR_SAFE: the directory, as stat says: who asks may have no descriptor left
+    uint64_t dev, ino;
+};
+
 struct msg_leave { // question: wait (0: do not). Answer: the rest
     uint32_t wait;
     uint32_t failures;
@@ -231,6 +234,7 @@ struct msg {
         struct msg_close close;
         struct msg_lend lend;
         struct msg_change change;
+        struct msg_wait wait;
         struct msg_leave leave;
         struct status status;
         char text[FAILURE_CAP]; // FAILURES

@@ -3,7 +3,6 @@
 // waits: the entries that wait for others: until what was closed before is durable, or safe; the end of a process.
 
 #include "engine.h"
-#include "os.h"
 
 #include <errno.h>
 
@@ -76,14 +75,10 @@ static bool publish_open(struct engine *e, struct entry *en, const struct dir_id
 
 enum verdict waits_for(struct engine *e, struct entry *en) {
     unsigned left, client = en->client;
-    struct stat s;
-    struct dir_id d = {0};
+    const struct dir_id d = {en->msg.u.wait.dev, en->msg.u.wait.ino};
     switch (en->msg.scope) {
     case WAIT_DIR:
     case WAIT_DIR_SAFE:
-        if (os_fstat(en->fds[0], &s) == 0) {
-            d = (struct dir_id){s.st_dev, s.st_ino};
-        }
         if (en->msg.value && !en->begun && !publish_open(e, en, &d)) {
             return WAIT;
         }

@@ -15,6 +15,7 @@
 #include "report.h"
 #include "shadow.h"
 #include "shared.h"
+#include "starved.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -130,7 +131,7 @@ static int before_truncation(const struct place *p, const struct request *rq) {
         !S_ISREG(st.st_mode) || st.st_size == 0) {
         return 0;
     }
-    return names_wait(WAIT_CHANGE, -1);
+    return names_wait(WAIT_CHANGE);
 }
 
 static int native(const struct place *p, const struct request *rq) {
@@ -309,7 +310,7 @@ static int open_matched(struct place *p, struct request *rq) {
         }
         if (word == 0) {
             os_sleep_ms(1);
-        } else if (names_wait(WAIT_ALL, -1) < 0) {
+        } else if (names_wait(WAIT_ALL) < 0) {
             rq->looks = OPEN_LOOKS;
         }
     }
@@ -345,6 +346,7 @@ int capture_open(int dirfd, const char *path, int flags, mode_t mode, const void
     int r = match(&rq, &p);
     if (r == 0) {
         r = open_matched(&p, &rq);
+        r = starved(r) ? native(&p, &rq) : r; // ours were the last
         place_close(&p);
     }
     guard_depth--;

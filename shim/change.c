@@ -26,13 +26,16 @@ bool change_matched(const struct subject *t, int dirfd, const char *path) {
     return policy_match(patterns, dirfd, path) || policy_match_in(patterns, t->p.dir, t->p.name);
 }
 
-// Closed by place_close(&t->p). False: it has no place, the call is native.
-static bool find(struct subject *t, int dirfd, const char *path) {
-    if (!guard_readable(path) || names_find_place(&t->p, dirfd, path, false, &t->word) != 0) {
-        return false;
+// Closed by place_close(&t->p). FIND_NONE: it has no place, the call is native. FIND_STARVED: nor could one be looked
+// for; native likewise, but behind what was closed before.
+enum found { FIND_FOUND, FIND_NONE, FIND_STARVED };
+static enum found find(struct subject *t, int dirfd, const char *path) {
+    int r = guard_readable(path) ? names_find_place(&t->p, dirfd, path, false, &t->word) : -EFAULT;
+    if (r != 0) {
+        return starved(r) ? FIND_STARVED : FIND_NONE;
     }
     t->matched = change_matched(t, dirfd, path);
-    return true;
+    return FIND_FOUND;
 }
 
 void change_look_again(struct subject *t) {
@@ -61,7 +64,7 @@ bool change_allowed(const struct subject *t) {
 
 // The way that is always right: behind everything that was closed before, by the kernel.
 static int wait_then_native(enum wait_scope scope) {
-    int r = names_wait(scope, -1);
+    int r = names_wait(scope);
     return r < 0 ? r : CHANGE_NATIVE;
 }
 
@@ -133,6 +136,9 @@ static int remove_file(struct subject *t) {
     struct msg q = {.type = MSG_REMOVE};
     memcpy(q.u.change.name, t->p.name, sizeof q.u.change.name);
     int fds[2] = {t->p.dir, change_hold(t)};
+    if (starved(fds[1])) {
+        return wait_then_native(WAIT_CHANGE);
+    }
     int r = change_ask(&q, fds, fds[1] >= 0 ? 2 : 1);
     t->dropped |= q.value == 1;
     if (fds[1] >= 0) {
@@ -141,8 +147,8 @@ static int remove_file(struct subject *t) {
     return r == 0 ? CHANGE_DONE : refused(r);
 }
 
-// Does the directory hold nothing but what is going to be deleted? `*absent`: it holds such names.
-static bool is_empty(int dir, bool *absent) {
+// Does the directory hold nothing but what is going to be deleted? `*absent`: it holds such names. 1, 0, or an error.
+static int is_empty(int dir, bool *absent) {
     char buf[4096] __attribute__((aligned(8)));
     struct stat st;
     struct place p = {.dir = -1};
@@ -165,7 +171,7 @@ static bool is_empty(int dir, bool *absent) {
     if (fd >= 0) {
         os_close(fd);
     }
-    return empty && n == 0;
+    return starved((int)n) ? (int)n : empty && n == 0;
 }
 
 static int remove_dir(struct subject *t) {
@@ -178,10 +184,12 @@ static int remove_dir(struct subject *t) {
     }
     int dir = is(t, S_IFDIR) ? change_hold(t) : -ENOTDIR;
     if (dir < 0) {
-        return CHANGE_NATIVE;
+        return starved(dir) ? wait_then_native(WAIT_CHANGE) : CHANGE_NATIVE;
     }
-    int r = CHANGE_NATIVE;
-    if (is_empty(dir, &absent)) {
+    int r = CHANGE_NATIVE, empty = is_empty(dir, &absent);
+    if (starved(empty)) {
+        r = wait_then_native(WAIT_CHANGE);
+    } else if (empty > 0) {
         struct msg q = {.type = MSG_REMOVE};
         q.u.change.flags = REMOVE_DIR | (absent ? 0 : REMOVE_EMPTY);
         memcpy(q.u.change.name, t->p.name, sizeof q.u.change.name);
@@ -218,7 +226,10 @@ int change_remove(int dirfd, const char *path, int flags) {
         path = change_without_slashes(path, buf);
     }
     guard_depth++;
-    if (!find(&t, dirfd, path)) {
+    enum found found = find(&t, dirfd, path);
+    if (found == FIND_STARVED) {
+        r = wait_then_native(WAIT_CHANGE);
+    } else if (found == FIND_NONE) {
         enum name_state s = names_state(dirfd, path, false);
         r = s == NAME_NO_DIR ? names_way(dirfd, path) : s == NAME_NOT_DIR ? -ENOTDIR : CHANGE_NATIVE;
         r = s == NAME_NO_DIR && r == 0 ? wait_then_native(WAIT_CHANGE) : r;
@@ -260,7 +271,9 @@ int change_link_fd(int fromdir, const char *from) {
     if (r == CHANGE_NATIVE && f != NULL && !f->inherited && !f->followed) {
         r = file_release(f, fd) < 0 ? -EIO : CHANGE_NATIVE;
     } else if (r == CHANGE_NATIVE && name_word_hidden(names_word_of(&st))) {
-        names_link_inode(fd);           // open in another process
+        if (fd >= 0) {
+            names_link_inode(fd); // open in another process
+        }
         r = wait_then_native(WAIT_ALL); // closed
     }
     if (f == NULL && fd >= 0) {
@@ -283,7 +296,12 @@ static int before(int dirfd, const char *path, enum role role, bool *wait) {
         return 0;
     }
     *wait |= names_before_directory(dirfd, path); // a captured file may lie anywhere below a directory that moves
-    if (!find(&t, dirfd, path)) {
+    enum found found = find(&t, dirfd, path);
+    if (found == FIND_STARVED) {
+        *wait = true;
+        return 0;
+    }
+    if (found == FIND_NONE) {
         enum name_state s = names_state(dirfd, path, false);
         bool first = role == ROLE_LINKED && s == NAME_NONE && path[0] != '\0';
         int way = s == NAME_NO_DIR ? names_way(dirfd, path)

@@ -7,6 +7,7 @@
 
 #include "change.h"
 #include "namecalls.h"
+#include "starved.h"
 
 #include <sys/stat.h>
 

@@ -87,6 +87,9 @@ static int rename_one(struct subject *from, struct subject *to, unsigned flags) 
     memcpy(q.u.change.name, from->p.name, sizeof q.u.change.name);
     memcpy(q.u.change.to, to->p.name, sizeof q.u.change.to);
     int fds[3] = {from->p.dir, to->p.dir, change_hold(from)};
+    if (starved(fds[2])) {
+        return RENAME_OLD;
+    }
     int r = change_ask(&q, fds, fds[2] >= 0 ? 3 : 2);
     if (fds[2] >= 0) {
         os_close(fds[2]);
@@ -102,7 +105,7 @@ static int rename_one(struct subject *from, struct subject *to, unsigned flags) 
 }
 
 // RENAME_FOUND: closed by place_close. CHANGE_NATIVE: the kernel refuses it. RENAME_DOTS, -ENAMETOOLONG: likewise, for
-// the last component. -ENOENT, -ENOTDIR: what it would say of the others.
+// the last component. -ENOENT, -ENOTDIR: what it would say of the others. RENAME_OLD: no descriptor to look with.
 static int find_parent(struct subject *t, int dirfd, const char *path) {
     if (!guard_readable(path)) {
         return CHANGE_NATIVE;
@@ -119,6 +122,7 @@ static int find_parent(struct subject *t, int dirfd, const char *path) {
          : r == PLACE_NOT_DIR ? -ENOTDIR
          : r == -EISDIR       ? RENAME_DOTS
          : r == -ENAMETOOLONG ? r
+         : starved(r)         ? RENAME_OLD
                               : CHANGE_NATIVE;
 }
 

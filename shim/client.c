@@ -294,7 +294,7 @@ int client_ask(struct msg *q, const int *fds, int nfds, int *fds_out, int *nfds_
             atomic_store(&client.slow_until, now() + SLOW_NS);
         }
         for (int i = 0; r == 0 && nfds_out && i < *nfds_out; i++) {
-            fds_out[i] = own_high(fds_out[i]);
+            fds_out[i] = own_high_if(fds_out[i]);
         }
         return r < 0 ? r : q->result;
     }

@@ -47,7 +47,7 @@ static bool still_open(struct lent *l) {
     }
     names_return(l);
     guard_depth++;
-    names_wait(WAIT_ALL, -1);
+    names_wait(WAIT_ALL);
     guard_depth--;
     return false;
 }

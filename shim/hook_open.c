@@ -6,6 +6,7 @@
 #include "capture.h"
 #include "hook_inside.h"
 #include "namecalls.h"
+#include "starved.h"
 
 #include <stdarg.h>
 
@@ -32,6 +33,10 @@ __attribute__((noinline)) long hook_open_slow(int dirfd, const char *path, int f
     }
     r = os_openat(AT_FDCWD, lent.path, names_open_flags(flags), 0);
     names_return(&lent);
+    if (starved((int)r)) { // the lent one was the last
+        starved_path(dirfd, path, !(flags & O_NOFOLLOW));
+        return CAPTURE_NATIVE;
+    }
     return r;
 }
 

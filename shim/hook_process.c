@@ -55,7 +55,7 @@ static void before_program(int dirfd, const char *path, char *const envp[]) {
     names_before_exec(dirfd, path);
     if (!carries_shim(envp)) {
         guard_depth++;
-        names_wait(WAIT_ALL, -1);
+        names_wait(WAIT_ALL);
         guard_depth--;
     }
 }
@@ -177,7 +177,7 @@ int hook_posix_spawn_file_actions_addopen(posix_spawn_file_actions_t *actions, i
         names_publish(AT_FDCWD, path, !(flags & O_NOFOLLOW));
         guard_depth++;
         if (flags & O_TRUNC) {
-            names_wait(WAIT_ALL, -1);
+            names_wait(WAIT_ALL);
         }
         guard_depth--;
     }

@@ -152,12 +152,12 @@ FILE *hook_freopen(const char *path, const char *mode, FILE *fp) {
     int lending = 0;
     before_end(fp, number(fp));
     if (path == NULL && !names_native()) {
-        names_wait(WAIT_CLIENT, -1); // the same inode in another mode: it stands under its name by then
+        names_wait(WAIT_CLIENT); // the same inode in another mode: it stands under its name by then
     }
     if (flags >= 0 && !names_native()) {
         lending = names_before_open(AT_FDCWD, path, flags, &lent);
         if (lending == 0 && (flags & O_TRUNC) && policy_match(shim.config.paths, AT_FDCWD, path)) {
-            lending = names_wait(WAIT_CHANGE, -1);
+            lending = names_wait(WAIT_CHANGE);
         }
     }
     // A failed freopen has closed the stream all the same: the empty name fails.

@@ -14,7 +14,7 @@
 static __attribute__((noinline)) void wait_for_all(void) {
     if (!guard_foreign()) {
         guard_depth++;
-        names_wait(WAIT_ALL, -1);
+        names_wait(WAIT_ALL);
         guard_depth--;
     }
 }

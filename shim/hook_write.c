@@ -233,7 +233,7 @@ static void sync_listed(int fd) {
     struct stat st;
     if (!guard_foreign() && os_fstat(fd, &st) == 0 && S_ISDIR(st.st_mode)) {
         guard_depth++;
-        names_wait(WAIT_DIR_SAFE, fd);
+        names_wait_dir(WAIT_DIR_SAFE, &st);
         guard_depth--;
     }
 }
@@ -274,7 +274,7 @@ static void sync_process(void) {
     for (int fd = 0; fd < fd_limit(); fd++) {
         hook_settled(fd);
     }
-    names_wait(WAIT_CLIENT, -1);
+    names_wait(WAIT_CLIENT);
     guard_depth--;
 }
 

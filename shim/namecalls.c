@@ -6,74 +6,15 @@
 
 #include "../core/log.h"
 #include "../core/os.h"
-#include "../core/runtime.h"
 #include "fdtable.h"
 #include "lost.h"
+#include "starved.h"
 #include "way.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
 #include <string.h>
-
-_Atomic uint64_t names_look_at;
-
-void names_after_fork(void) {
-    names_look_soon();
-}
-
-// The runtime directory, if there is one: runtime_open would make it, and a process that captures nothing leaves no
-// trace.
-static int existing_runtime(void) {
-    static const char *const roots[] = {"/tmp", "/dev/shm"};
-    char path[64];
-    if (shim.config.runtime_dir[0] != '\0') {
-        return os_openat(AT_FDCWD, shim.config.runtime_dir, O_PATH | O_DIRECTORY | O_CLOEXEC, 0);
-    }
-    int fd = -ENOENT;
-    for (size_t i = 0; i < ARRAY_LEN(roots) && fd < 0; i++) {
-        unsigned uid = (unsigned)OS_CALL(SYS_getuid, 0, 0, 0, 0, 0, 0);
-        log_format(path, sizeof path, "%s/fastckpt-%u", roots[i], uid);
-        fd = os_openat(AT_FDCWD, path, O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC, 0);
-    }
-    return fd;
-}
-
-// Does an engine of anybody's live here? One look at the directory is cheaper than finding out our own key.
-static bool any_socket(int dir) {
-    char buf[4096] __attribute__((aligned(8)));
-    int fd = os_openat(dir, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0);
-    long n = fd < 0 ? -1 : OS_CALL(SYS_getdents64, fd, buf, sizeof buf, 0, 0, 0);
-    os_close(fd);
-    for (long at = 0; at < n;) {
-        const struct os_dirent *e = (const struct os_dirent *)(buf + at);
-        if (e->type == DT_SOCK || e->type == DT_UNKNOWN) {
-            return true;
-        }
-        at += e->len;
-    }
-    return n < 0 || n > (long)sizeof buf - 512; // not to be seen, or more than one look shows: ask
-}
-
-void names_look(void) {
-    uint64_t at = atomic_load(&names_look_at), now = look_clock();
-    if (!atomic_load_explicit(&shim.ready, memory_order_acquire) || guard_depth != 0 || guard_foreign() ||
-        (int64_t)(now - at) < 0 || !atomic_compare_exchange_strong(&names_look_at, &at, now + look_ticks())) {
-        return;
-    }
-    guard_depth++;
-    int dir = existing_runtime();
-    int sock = dir < 0 || !any_socket(dir) ? -ENOENT : runtime_connect(dir, runtime_key());
-    if (sock >= 0) {
-        os_close(sock);
-        client_connect();
-    }
-    if (dir >= 0) {
-        os_close(dir);
-    }
-    guard_depth--;
-}
 
 uint64_t names_word(const struct place *p) {
     const struct tables *t = client_tables();
@@ -111,6 +52,9 @@ int names_lend_place(const struct place *p, uint64_t word, unsigned flags, struc
     q.u.lend.flags = flags;
     memcpy(q.u.lend.name, p->name, strlen(p->name) + 1);
     int r = client_ask(&q, &p->dir, 1, fds, &n, -1);
+    if (starved(r)) {
+        starved_place(p); // no room for the inode, here or there
+    }
     if (r < 0) {
         return r;
     }
@@ -143,21 +87,20 @@ static bool no_link(const struct place *p) {
 
 int names_find_place(struct place *p, int dirfd, const char *path, bool follow, uint64_t *word) {
     int r = place_find(p, dirfd, path, follow, no_link);
-    *word = 0;
     if (r < 0 || way_may_differ()) {
         int way = names_idle() ? 0 : way_check(dirfd, path, follow ? WAY_FOLLOW : WAY_LINK);
         if (way < 0 && r == 0) {
             place_close(p);
         }
         if (way < 0) {
-            return way == -ENOENT ? PLACE_GONE : PLACE_NOT_DIR;
+            r = way == -ENOENT ? PLACE_GONE : way == -ENOTDIR ? PLACE_NOT_DIR : way;
         }
     }
-    if (r < 0) {
-        return r;
+    if (starved(r) && !names_idle()) {
+        starved_path(dirfd, path, follow);
     }
-    *word = names_word(p);
-    return 0;
+    *word = r == 0 ? names_word(p) : 0;
+    return r;
 }
 
 uint64_t names_word_of(const struct stat *st) {
@@ -196,6 +139,9 @@ static void lend_nothing(struct lent *l, int error) {
 static int open_linked(int dirfd, const char *path, struct stat *st, struct file **own) {
     int fd = os_openat(dirfd, path, O_PATH | O_CLOEXEC, 0);
     int r = fd < 0 ? fd : os_fstat(fd, st);
+    if (starved(r) && !names_idle()) {
+        starved_path(dirfd, path, true);
+    }
     r = r == 0 && !S_ISREG(st->st_mode) ? -ENOENT : r;
     *own = r == 0 ? file_by_inode(st->st_dev, st->st_ino, true) : NULL;
     if (fd >= 0 && r < 0) {
@@ -261,15 +207,24 @@ int names_lend(int dirfd, const char *path, bool follow, unsigned flags, struct 
     return hit;
 }
 
-int names_wait(enum wait_scope scope, int dirfd) {
-    struct msg q = {.type = MSG_WAIT, .scope = scope};
-    int r = client_ask(&q, &dirfd, dirfd >= 0 ? 1 : 0, NULL, NULL, -1);
+static int wait_for(struct msg *q) {
+    int r = client_ask(q, NULL, 0, NULL, NULL, -1);
     return r >= 0 ? 0 : r == -EINTR ? r : -EIO;
+}
+
+int names_wait(enum wait_scope scope) {
+    struct msg q = {.type = MSG_WAIT, .scope = scope};
+    return wait_for(&q);
+}
+
+int names_wait_dir(enum wait_scope scope, const struct stat *dir) {
+    struct msg q = {.type = MSG_WAIT, .scope = scope, .u.wait = {dir->st_dev, dir->st_ino}};
+    return wait_for(&q);
 }
 
 int names_clear(uint64_t word) {
     if (names_gone(word)) {
-        return names_wait(WAIT_ALL, -1);
+        return names_wait(WAIT_ALL);
     }
     if (!name_word_hidden(word)) {
         return 0;
@@ -278,7 +233,7 @@ int names_clear(uint64_t word) {
     if (f != NULL) {
         return file_release(f, fd_of(f)) < 0 ? -EIO : 0;
     }
-    int r = names_wait(WAIT_ALL, -1);
+    int r = names_wait(WAIT_ALL);
     const struct tables *t = client_tables();
     uint64_t now = t != NULL ? names_find(t, word) : 0;
     return r < 0 ? r : now != 0 && name_word_state(now) == NAME_OPEN;
@@ -315,6 +270,7 @@ int names_way(int dirfd, const char *path) {
     }
     guard_depth++;
     int r = way_check(dirfd, path, WAY_PARENTS);
+    r = starved(r) ? (names_wait(WAIT_ALL), 0) : r;
     guard_depth--;
     return r;
 }
@@ -338,7 +294,7 @@ int names_publish(int dirfd, const char *path, bool follow) {
         r = no_dir ? -ENOENT : names_clear(word);
         place_close(&p);
     } else if (found > 0) {
-        r = found == PLACE_GONE ? names_wait(WAIT_ALL, -1) : names_way_new(dirfd, path);
+        r = found == PLACE_GONE ? names_wait(WAIT_ALL) : names_way_new(dirfd, path);
     }
     guard_depth--;
     return r < 0 ? r : 0;
@@ -388,7 +344,7 @@ int names_before_open(int dirfd, const char *path, int flags, struct lent *ret) 
     } else if (r > 0) {
         bool slash = path[0] != '\0' && path[strlen(path) - 1] == '/'; // EISDIR, if the way to it is there
         int way = r == PLACE_GONE ? -ENOENT : -ENOTDIR;
-        r = (flags & O_CREAT) && slash ? way_check(dirfd, path, WAY_PARENTS) : way;
+        r = (flags & O_CREAT) && slash ? names_way(dirfd, path) : way;
     } else {
         // A link of /proc: the same inode again. Behind our settle the kernel opens it by itself.
         r = r == -ELOOP && !(flags & O_PATH) && lend_linked(dirfd, path, LEND_SETTLE, ret);
@@ -396,7 +352,7 @@ int names_before_open(int dirfd, const char *path, int flags, struct lent *ret) 
         if (writes && ret->own != NULL) {
             file_release(ret->own, fd_of(ret->own)); // its error is for its own calls
         } else if (writes && ret->pending) {
-            names_wait(WAIT_ALL, -1); // nothing is cut off it any more
+            names_wait(WAIT_ALL); // nothing is cut off it any more
         }
         if (r > 0) {
             names_return(ret);
@@ -407,31 +363,42 @@ int names_before_open(int dirfd, const char *path, int flags, struct lent *ret) 
     return r;
 }
 
+static void release_in(const struct stat *dir) {
+    for (int fd = 0; fd < fd_limit(); fd++) {
+        struct file *f = fd_peek(fd) != NULL ? fd_get(fd, false) : NULL;
+        if (f != NULL && lost_in_dir(f, dir->st_dev, dir->st_ino)) {
+            file_release(f, fd);
+        }
+    }
+}
+
 bool names_before_directory(int dirfd, const char *path) {
     struct stat st;
     if (os_fstatat(dirfd, path, &st, AT_SYMLINK_NOFOLLOW) < 0 || !S_ISDIR(st.st_mode)) {
         return false;
     }
-    for (int fd = 0; fd < fd_limit(); fd++) {
-        struct file *f = fd_peek(fd) != NULL ? fd_get(fd, false) : NULL;
-        if (f != NULL && lost_in_dir(f, st.st_dev, st.st_ino)) {
-            file_release(f, fd);
-        }
-    }
+    release_in(&st);
     return true;
 }
 
+void names_publish_dir(const struct stat *dir) {
+    struct msg q = {.type = MSG_WAIT, .scope = WAIT_DIR, .value = 1, .u.wait = {dir->st_dev, dir->st_ino}};
+    release_in(dir);
+    client_ask(&q, NULL, 0, NULL, NULL, -1);
+}
+
+// The directory behind a path, by no descriptor.
+static bool find_dir(int dirfd, const char *path, int flags, struct stat *st) {
+    return guard_readable(path) && !guard_foreign() && os_fstatat(dirfd, path, st, flags) == 0 && S_ISDIR(st->st_mode);
+}
+
 static void wait_for_dir(int dirfd, const char *path, int flags) {
-    if (!guard_readable(path) || guard_foreign()) {
-        return;
+    struct stat st;
+    if (find_dir(dirfd, path, flags, &st)) {
+        guard_depth++;
+        names_wait_dir(WAIT_DIR, &st); // a failure hides nothing that the directory has
+        guard_depth--;
     }
-    guard_depth++;
-    int dir = os_openat(dirfd, path, O_PATH | O_DIRECTORY | O_CLOEXEC | flags, 0);
-    if (dir >= 0) {
-        names_wait(WAIT_DIR, dir); // a failure hides nothing that the directory has
-        os_close(dir);
-    }
-    guard_depth--;
 }
 
 void names_before_list(int dirfd, const char *path) {
@@ -439,22 +406,16 @@ void names_before_list(int dirfd, const char *path) {
 }
 
 void names_before_walk(int dirfd, const char *path) {
-    wait_for_dir(dirfd, path, O_NOFOLLOW);
+    wait_for_dir(dirfd, path, AT_SYMLINK_NOFOLLOW);
 }
 
 void names_before_mode(int dirfd, const char *path) {
-    if (!guard_readable(path) || guard_foreign()) {
-        return;
+    struct stat st;
+    if (find_dir(dirfd, path, 0, &st)) {
+        guard_depth++;
+        names_publish_dir(&st);
+        guard_depth--;
     }
-    guard_depth++;
-    int dir = os_openat(dirfd, path, O_PATH | O_DIRECTORY | O_CLOEXEC, 0);
-    if (dir >= 0) {
-        struct msg q = {.type = MSG_WAIT, .scope = WAIT_DIR, .value = 1};
-        names_before_directory(dir, ".");
-        client_ask(&q, &dir, 1, NULL, NULL, -1);
-        os_close(dir);
-    }
-    guard_depth--;
 }
 
 void names_before_exec(int dirfd, const char *path) {
@@ -470,7 +431,7 @@ void names_before_exec(int dirfd, const char *path) {
         file_release(own, fd_of(own)); // the kernel says that it is being written
     }
     if (r == PLACE_GONE || (r == 0 && word != 0)) {
-        names_wait(WAIT_ALL, -1);
+        names_wait(WAIT_ALL);
     }
     if (r == 0) {
         place_close(&p);

@@ -105,7 +105,7 @@ enum name_state names_state(int dirfd, const char *path, bool follow);
 enum { PLACE_GONE = 1, PLACE_NOT_DIR };
 /** The place of a path and its word; a symlink that is going to be deleted or replaced is not followed. 0;
  *  PLACE_GONE: it leads through what is going to be deleted; PLACE_NOT_DIR: through a captured or pending file; or an
- *  error: the call is native. */
+ *  error: the call is native. Of too few descriptors (starved.h), too: what the path is about is published by then. */
 int names_find_place(struct place *p, int dirfd, const char *path, bool follow, uint64_t *word);
 /** Does the word say that the name is going to be deleted? */
 static inline bool names_gone(uint64_t word) {
@@ -131,9 +131,12 @@ int names_before_open(int dirfd, const char *path, int flags, struct lent *ret);
 /** The flags with which the inode is opened in place of its name. */
 int names_open_flags(int flags);
 
-/** Waits until what was closed before is durable (of `dirfd`, with WAIT_DIR). 0, -EINTR, or -EIO when some of it
- * failed. */
-int names_wait(enum wait_scope scope, int dirfd);
+/** Waits until what was closed before is durable. 0, -EINTR, or -EIO when some of it failed. */
+int names_wait(enum wait_scope scope);
+/** The same for WAIT_DIR and WAIT_DIR_SAFE: of this directory. */
+int names_wait_dir(enum wait_scope scope, const struct stat *dir);
+/** What is captured in this directory, open or closed, and whoever's, gets its name. */
+void names_publish_dir(const struct stat *dir);
 
 /** A directory is about to be renamed, deleted or closed to us: what this process has open in it gets its name. False:
  *  it is none. */

@@ -71,6 +71,15 @@ int own_high(int fd) {
     return high;
 }
 
+int own_high_if(int fd) {
+    int high = dup_high(fd);
+    if (high < 0) {
+        return fd;
+    }
+    os_close(fd);
+    return high;
+}
+
 int own_adopt(int high, dev_t dev, ino_t ino) {
     for (int i = 0; high < FDTABLE_MAX && i < OWN_MAX; i++) {
         struct own *o = &owns[i];

@@ -31,6 +31,8 @@ int own_move(int fd);
 int own_floor(void);
 /** Moves a descriptor to where ours are, without registering it: for those handed to callers. As os_move_high. */
 int own_high(int fd);
+/** The same; where there is no room for a second one, it stays where it is. */
+int own_high_if(int fd);
 /** In a fork child: closes all. */
 void own_after_fork(void);
 

@@ -66,7 +66,7 @@ static int reopen_old(struct file *f, int fd) {
     if (r < 0 || dir < 0) {
         return r < 0 ? r : 1;
     }
-    r = names_wait(WAIT_CHANGE, -1); // its truncation deletes
+    r = names_wait(WAIT_CHANGE); // its truncation deletes
     struct stat st;
     if (r == 0 && (os_fstatat(dir, f->name, &st, AT_SYMLINK_NOFOLLOW) < 0 || !S_ISREG(st.st_mode) ||
                    (st.st_dev == f->dev && st.st_ino == f->ino))) { // published already, for another process

@@ -8,6 +8,7 @@
 #include "../core/os.h"
 #include "client.h"
 #include "namecalls.h"
+#include "starved.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -52,15 +53,20 @@ static bool is_last(const struct walk *w) {
     return w->path[w->at + strspn(w->path + w->at, "/")] == '\0';
 }
 
-// Puts the target of the symlink `name` in front of what is left. False: the kernel's to say what is wrong with it.
-static bool follow_link(struct walk *w) {
+// What an open says of the walk: go on, what comes is the kernel's, or we cannot know.
+static int entered(int fd) {
+    return fd >= 0 ? 1 : starved(fd) ? fd : 0;
+}
+
+// Puts the target of the symlink `name` in front of what is left. 0: the kernel's to say what is wrong with it.
+static int follow_link(struct walk *w) {
     char target[PATH_MAX];
     struct statfs fs;
     ssize_t n = os_readlinkat(w->dir, w->name, target, sizeof target);
     size_t left = strlen(w->path + w->at) + 1;
     if (n <= 0 || n == (ssize_t)sizeof target || (size_t)n + left > sizeof w->path || ++w->links > LINKS_MAX ||
         OS_CALL(SYS_fstatfs, w->dir, &fs, 0, 0, 0, 0) < 0 || fs.f_type == PROC_SUPER_MAGIC) {
-        return false;
+        return 0;
     }
     memmove(w->path + n, w->path + w->at, left);
     memcpy(w->path, target, (size_t)n);
@@ -68,7 +74,7 @@ static bool follow_link(struct walk *w) {
     if (target[0] == '/') {
         move(w, os_openat(AT_FDCWD, "/", O_PATH | O_DIRECTORY | O_CLOEXEC, 0));
     }
-    return w->dir >= 0;
+    return entered(w->dir);
 }
 
 // One component that is passed through. 1: go on; 0: what comes is the kernel's; or an error.
@@ -95,7 +101,11 @@ static int step(struct walk *w, bool passed) {
         }
     }
     int fd = os_openat(w->dir, w->name, O_PATH | O_NOFOLLOW | O_CLOEXEC, 0);
-    if (fd < 0 || os_fstat(fd, &st) < 0) {
+    if (fd < 0) {
+        return entered(fd);
+    }
+    if (os_fstat(fd, &st) < 0) {
+        os_close(fd);
         return 0;
     }
     if (S_ISLNK(st.st_mode)) {
@@ -115,7 +125,7 @@ int way_check(int dirfd, const char *path, enum way_end end) {
     memcpy(w.path, path, len + 1);
     bool absolute = path[0] == '/';
     w.dir = os_openat(absolute ? AT_FDCWD : dirfd, absolute ? "/" : ".", O_PATH | O_DIRECTORY | O_CLOEXEC, 0);
-    int r = w.dir >= 0;
+    int r = entered(w.dir);
     while (r == 1 && next(&w)) {
         bool last = is_last(&w);
         if (last && (end == WAY_PARENTS || (end == WAY_LINK && !w.slash))) {

@@ -15,7 +15,8 @@ enum way_end {
     WAY_ALL,     // every component: the path is to be a directory
 };
 
-/** 0: as the kernel sees it (whose errors are its own). -ENOENT, -ENOTDIR: it is going to fail so. */
+/** 0: as the kernel sees it (whose errors are its own). -ENOENT, -ENOTDIR: it is going to fail so. -EMFILE, -ENFILE:
+ *  there is no descriptor to find out with. */
 int way_check(int dirfd, const char *path, enum way_end end);
 
 /** Is something queued that would change where paths lead without an error of the kernel's? One load. */

@@ -9,6 +9,7 @@
 //   v:SLOT:N:SIZE:SEED  writev of N pieces        l:SLOT:OFF:set|cur|end  lseek     d:SLOT:SLOT2  dup
 //   f:SLOT fsync   F:SLOT fdatasync   c:SLOT close   t:SLOT:SIZE ftruncate   z:SLOT fstat (size)   h:SLOT:OCTAL fchmod
 //   S:PATH stat   u:PATH unlink   m:OLD:NEW rename   k:PATH mkdir   C:PATH chdir   U:OCTAL umask   H:OLD:NEW link
+//   a:PATH access   M:OCTAL:PATH chmod   K:SIZE:PATH truncate   P:PATH lstat   Y:TARGET:PATH symlink   V:PATH rmdir
 //   A:SIZE:MS allocate and touch, taking MS   R: free it   X:COMMAND system()   s:MS sleep   y:TEXT print   i: wait
 //   L:n|f|l:VALUE setrlimit   G:SIGNAL ignore   N: open /dev/null until it fails   B:SLOT close N's last   e:CODE _exit
 //   T: milliseconds since the last T (printed as "ms=", for the reader, not for comparing)   q:SECONDS alarm
@@ -234,6 +235,25 @@ static long long data_op(char **a) {
     return -1;
 }
 
+static long long by_name(char **a) {
+    struct stat st;
+    switch (a[0][0]) {
+    case 'a':
+        return access(a[1], R_OK);
+    case 'M':
+        return chmod(a[2], (mode_t)strtoul(a[1], NULL, 8));
+    case 'K':
+        return truncate(a[2], (off_t)number(a[1]));
+    case 'P':
+        return lstat(a[1], &st) != 0 ? -1 : (long long)st.st_size;
+    case 'Y':
+        return symlink(a[1], a[2]);
+    case 'V':
+        return rmdir(a[1]);
+    }
+    return -2;
+}
+
 static long long name_op(char **a) {
     switch (a[0][0]) {
     case 'o':
@@ -264,7 +284,7 @@ static long long name_op(char **a) {
     case 'E':
         return many(a);
     }
-    return -2;
+    return by_name(a);
 }
 
 static long long self_op(char **a) {
@@ -319,7 +339,9 @@ int main(int argc, char **argv) {
         ['c'] = "close",  ['t'] = "ftruncate", ['z'] = "size",      ['h'] = "fchmod", ['r'] = "sum",   ['S'] = "stat",
         ['u'] = "unlink", ['m'] = "rename",    ['H'] = "link",      ['k'] = "mkdir", ['C'] = "chdir",  ['U'] = "umask",
         ['E'] = "files",  ['A'] = "allocate",  ['R'] = "free",      ['X'] = "system", ['s'] = NULL,    ['i'] = NULL,
-        ['L'] = "limit",  ['G'] = "ignore",    ['N'] = "table",     ['B'] = "room",  ['T'] = "ms",     ['q'] = NULL};
+        ['L'] = "limit",  ['G'] = "ignore",    ['N'] = "table",     ['B'] = "room",  ['T'] = "ms",     ['q'] = NULL,
+        ['a'] = "access", ['M'] = "chmod",     ['K'] = "truncate",  ['P'] = "lstat", ['V'] = "rmdir",
+        ['Y'] = "symlink"};
     for (int i = 1; i < argc; i++) {
         char *text = strdup(argv[i]), *a[8] = {0}, *rest = text;
         int most = argv[i][0] == 'o' ? 5 : argv[i][0] == 'O' ? 6 : argv[i][0] == 'X' || argv[i][0] == 'y' ? 2 : 7;

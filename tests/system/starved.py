@@ -1,0 +1,88 @@
+#!/usr/bin/python3
+# SPDX-License-Identifier: MIT
+# run-as: both
+#
+# Proves that calls by name give the native results, and leave the native tree, when no descriptor is left to ask the
+# engine with, or only a few: what is pending is not "no such file". How: saves, a full table, and at once the calls, a
+# few a process, natively and under the shim. Cannot see a system's own limit (ENFILE), nor a process that becomes a
+# client when its table is full already: it is native.
+
+import os
+import resource
+import subprocess
+import sys
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
+from fc import *  # noqa: E402,F403
+
+LIMIT = 64
+SAVES = ["o:%d:wct:644:%s" % (i, n) for i, n in enumerate(("a.pt", "b.pt", "z.pt", "sub/s.pt", "c.pt", "o.pt"))]
+SAVES += ["W:%d:%s:%d" % (i, "2M" if i in (2, 5) else "100000", i + 1) for i in range(6)]
+# The first of each finds everything pending: it makes the rest be published.
+CALLS = (["S:a.pt"], ["S:lnk"], ["P:z.pt"], ["a:b.pt"], ["M:600:a.pt"], ["K:7:a.pt"], ["S:sub/../z.pt"],
+         ["m:a.pt:a2.pt", "S:a.pt", "S:a2.pt"], ["m:z.pt:a.pt", "S:a.pt", "S:z.pt"], ["m:sub:sub2", "S:sub2/s.pt"],
+         ["u:b.pt", "S:b.pt"], ["u:old.pt", "S:old.pt"], ["u:lnk", "S:lnk"], ["u:none", "S:none"],
+         ["H:a.pt:a3.pt", "S:a3.pt"], ["k:c.pt"], ["k:sub/s.pt/x"], ["Y:a.pt:c.pt"], ["Y:a.pt:a4.pt", "S:a4.pt"],
+         ["V:sub"], ["u:sub/s.pt", "V:sub", "S:sub"], ["S:o.pt", "w:5:1M:9", "z:5"],
+         ["m:o.pt:o2.pt", "w:5:1M:9", "S:o2.pt"], ["u:o.pt", "z:5", "S:o.pt"], ["o:6:r:0:c.pt", "z:6", "c:6"],
+         ["o:6:wct:644:new.pt", "w:6:2M:3", "c:6", "S:new.pt"],
+         ["o:6:wc:644:c.pt", "w:6:5:1", "c:6", "S:c.pt"], ["o:6:wct:644:a.pt", "w:6:2M:3", "c:6", "S:a.pt"],
+         ["o:6:wct:644:old.pt", "w:6:2M:3", "c:6", "S:old.pt"], ["o:6:wcx:644:c.pt", "c:6"])
+
+
+def prepare(d):
+    os.makedirs(d + "/sub")
+    write_file(d + "/old.pt", 9)
+    os.symlink("z.pt", d + "/lnk")
+
+
+def full_table():
+    """`free` numbers are left; the limit is lowered below the shim's own descriptors, or was there before them."""
+    cases = (0, True), (1, True), (0, False), (1, False), (2, False), (3, False)
+    for free, lowered in cases[::2] if IS_ROOT else cases[1::2]:
+        box = Box("full-%d-%d" % (free, lowered), EXIT="leave")
+        preexec = None if lowered else lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (LIMIT, 4096))
+        for i, calls in enumerate(CALLS):
+            if calls[0][0] == "o" and not free and not lowered:
+                continue  # what the shim gives back meanwhile is one more than natively
+            ops = SAVES + ["o:%d:r:0:/dev/null" % (40 + k) for k in range(free)] + ["L:n:%d" % LIMIT] * lowered + ["N"]
+            ops += ["c:%d" % (40 + k) for k in range(free)] + ["c:%d" % k for k in range(5)]
+            out = []
+            for shim, top in ((False, box.native_d), (True, box.d)):
+                d = "%s/%d" % (top, i)
+                prepare(d)
+                # What is closed last leaves room: that is filled up again.
+                r = box.ops(*ops, *["o:%d:r:0:/dev/null" % (50 + k) for k in range(5)], *calls, shim=shim, cwd=d,
+                            preexec=preexec)
+                assert r.rc == 0, repr(r)
+                out.append([l for l in r.lines() if not l.startswith("table=")])
+            assert out[0] == out[1], "%d free, %s: natively %s, here %s; %s" % (
+                free, calls, out[0][-len(calls):], out[1][-len(calls):], r.err[-300:])
+            assert sum(r.classes()) >= 6, "%d free, %s: nothing was captured: %s" % (free, calls, r.err)
+        box.wait()
+        compare_trees(box.native_d, box.d)
+        box.close()
+
+
+def of_another():
+    """The file is open in another process, which goes on writing."""
+    box = Box("another")
+    calls = ["L:n:%d" % LIMIT, "N", "S:c.pt", "a:c.pt", "M:600:c.pt", "m:c.pt:c2.pt", "S:c2.pt", "S:c.pt", "u:d.pt"]
+    out = []
+    for shim, d in ((False, box.native_d), (True, box.d)):
+        other = box.start([victim("ops"), "o:0:wct:644:c.pt", "W:0:3M:1", "o:1:wct:644:d.pt", "W:1:3M:1", "y:ready",
+                           "i", "W:0:3M:2", "W:1:2M:3", "c:0", "c:1"], shim=shim, cwd=d, stdin=subprocess.PIPE)
+        while other.stdout.readline() not in ("ready\n", ""):
+            pass
+        # It is a client before it has no descriptor to become one with.
+        r = box.ops("o:0:wct:644:mine.pt", "W:0:2M:1", *calls, "c:0", shim=shim, cwd=d)
+        other.communicate("\n", timeout=20)
+        assert other.returncode == 0
+        out.append(r.lines())
+    assert out[0] == out[1], "natively %s, here %s" % tuple(out)
+    box.wait()
+    compare_trees(box.native_d, box.d)
+    box.close()
+
+
+run_cases([(f.__name__, f) for f in (full_table, of_another)])
