@@ -92,6 +92,9 @@ static void adopt_tree(struct engine *e, unsigned self) {
 /** Takes the descriptor, but of an error. A tool's end is its hang-up; of another, which cannot be watched, we would
  *  never hear. */
 static int new_client(struct engine *e, const struct msg_hello *h, int pidfd) {
+    if (!h->tool && files_crowded_at(pidfd) && e->commit.n_queue == 0) {
+        return -EMFILE; // none of its files would find room, and nothing is going to make any
+    }
     for (unsigned i = 0; i < CLIENTS_MAX; i++) {
         struct client_slot *cl = &e->p.st->clients[i];
         if (cl->used) {

@@ -179,7 +179,8 @@ static void say_limits(struct doctor *d) {
     char soft[24], hard[24];
     if (getrlimit(RLIMIT_NOFILE, &r) == 0) {
         // A pending file has two descriptors and its directory's; a program with many open at once needs its own.
-        doctor_say(d, r.rlim_max < 1024 ? FOUND_WARN : FOUND_OK, NULL, "open files", "ulimit -Hn 65536 (RLIMIT_NOFILE)",
+        enum finding found = !runtime_has_files() ? FOUND_BAD : r.rlim_max < 1024 ? FOUND_WARN : FOUND_OK;
+        doctor_say(d, found, NULL, "open files", "ulimit -Hn 65536 (RLIMIT_NOFILE)",
                    "%s, hard limit %s", limit_text(r.rlim_cur, soft, sizeof soft),
                    limit_text(r.rlim_max, hard, sizeof hard));
     }

@@ -39,6 +39,7 @@ struct engine {
     int epoll;
     uint64_t pass; // full looks over all sockets so far
     bool starved;  // no descriptor was free for what a socket holds
+    int spare;     // a descriptor to be given up for the moment in which somebody is turned away; negative: none
     unsigned n_inbox, n_waiting, n_free_entries;
     uint32_t inbox[ENTRIES_MAX];   // entries whose turn has not come, by number
     uint64_t read_in[ENTRIES_MAX]; // pass in which an entry was read
@@ -147,6 +148,8 @@ void files_done(struct engine *e, unsigned slot);
 void files_close(struct engine *e, unsigned slot, const struct msg *m);
 /** True when the descriptor table is so full that a further file must wait, or be native. */
 bool files_crowded(const struct entry *en);
+/** The same, where `fd` has just come. */
+bool files_crowded_at(int fd);
 int files_open(struct engine *e, const struct entry *en);
 /** The slot that the entry with this number has made, or -ENOENT. */
 int files_made_before(const struct engine *e, uint64_t number);

@@ -112,11 +112,14 @@ void files_count(struct engine *e, struct file_slot *f) {
     atomic_fetch_add(&e->p.t->clients[f->client].pending, 1);
 }
 
-bool files_crowded(const struct entry *en) {
+bool files_crowded_at(int fd) {
     // The kernel gives the lowest free number: how high ours are says how full the table is.
     struct rlimit r;
-    int high = en->fds[0] > en->fds[1] ? en->fds[0] : en->fds[1];
-    return getrlimit(RLIMIT_NOFILE, &r) == 0 && r.rlim_cur != RLIM_INFINITY && (rlim_t)high + FDS_SPARE > r.rlim_cur;
+    return getrlimit(RLIMIT_NOFILE, &r) == 0 && r.rlim_cur != RLIM_INFINITY && (rlim_t)fd + FDS_SPARE > r.rlim_cur;
+}
+
+bool files_crowded(const struct entry *en) {
+    return files_crowded_at(en->fds[0] > en->fds[1] ? en->fds[0] : en->fds[1]);
 }
 
 int files_open(struct engine *e, const struct entry *en) {

@@ -11,6 +11,7 @@
 #include "os.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
@@ -19,7 +20,12 @@
 #define EVENTS_MAX 128
 #define DRAIN_MAX  512 // datagrams of one socket in one pass: more than its queue holds when the pass begins
 
+static int take_spare(void) {
+    return os_openat(AT_FDCWD, "/dev/null", O_RDONLY, 0);
+}
+
 int intake_start(struct engine *e) {
+    e->spare = take_spare();
     e->epoll = epoll_create1(0);
     if (e->epoll < 0 || intake_watch(e, e->p.st->fd_listen, WATCH_LISTEN, 0) < 0 ||
         intake_watch(e, e->p.st->fd_keeper, WATCH_KEEPER, 0) < 0 ||
@@ -63,9 +69,31 @@ static void cut_off(struct engine *e, unsigned conn, const char *why) {
     intake_drop_conn(e, conn);
 }
 
+/** The answer to a hello, whether it has come yet or not: a job that waited for a descriptor would hang. */
+static void refuse(struct engine *e, int fd) {
+    const struct msg a = {.magic = MSG_MAGIC, .type = MSG_HELLO, .result = -EMFILE};
+    msg_send(fd, &a, NULL, 0, MSG_DONTWAIT);
+    e->starved = true;
+}
+
+/** The table is full: who has come is let in by the spare number, to be told so. False: there is nobody, or no way. */
+static bool turn_away(struct engine *e) {
+    os_close(e->spare); // nothing happens where there is none
+    int fd = accept4(e->p.st->fd_listen, NULL, NULL, 0);
+    if (fd >= 0) {
+        refuse(e, fd);
+        os_close(fd);
+    }
+    e->spare = take_spare();
+    return fd >= 0;
+}
+
 static void accept_all(struct engine *e) {
     for (;;) {
         int fd = accept4(e->p.st->fd_listen, NULL, NULL, 0);
+        if (fd < 0 && (errno == EMFILE || errno == ENFILE) && turn_away(e)) {
+            continue;
+        }
         if (fd < 0) {
             e->starved |= errno != EAGAIN && errno != EINTR;
             return;
@@ -143,6 +171,10 @@ static bool read_one(struct engine *e, unsigned conn) {
         // descriptors is a question, so its sender has sent nothing behind it, and nothing else is ordered by it.
         close_fds(fds, nfds);
         e->starved = true;
+        if (cs->client == NO_CLIENT) { // a hello: nothing of its is under way
+            refuse(e, cs->fd);
+            intake_drop_conn(e, conn);
+        }
         return false;
     }
     if (len <= 0) {

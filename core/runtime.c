@@ -17,6 +17,7 @@
 #include <string.h>
 #include <sys/file.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/time.h>
 #include <sys/un.h>
@@ -256,9 +257,19 @@ static void filter_env(struct launch *l, char *const envp[]) {
     l->envp = l->env;
 }
 
+bool runtime_has_files(void) {
+    struct {
+        uint64_t cur, max;
+    } r = {0};
+    return OS_CALL(SYS_prlimit64, 0, RLIMIT_NOFILE, NULL, &r, 0, 0) < 0 || r.max >= RUNTIME_FILES_MIN;
+}
+
 // Runs `binary serve` to its end. All signals are blocked.
 static int launch(const char *dir_path, uint64_t key, const char *binary, char *const envp[]) {
     size_t vars = 0;
+    if (!runtime_has_files()) {
+        return -EMFILE; // it would have to turn everybody away
+    }
     while (envp && envp[vars]) {
         vars++;
     }

@@ -6,6 +6,7 @@
 #ifndef FASTCKPT_RUNTIME_H
 #define FASTCKPT_RUNTIME_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -30,10 +31,15 @@ void runtime_name(uint64_t key, const char *suffix, char *buf, size_t cap);
  *  The peer must be of our uid: else -EPERM. */
 int runtime_connect(int dirfd, uint64_t key);
 
+/** Descriptors without which no pair is started: it has some 25 itself, two a process, and three a pending file. */
+#define RUNTIME_FILES_MIN 128
+/** Does this process's hard limit, which a pair would have, allow for as many? */
+bool runtime_has_files(void);
+
 /**
  * Connects, starting a pair if there is none: under an flock in the directory, `binary` (absolute path) is run as
  * `serve` in a process that the caller cannot reap by accident (no exit signal), and has bound its socket when it
- * exits. Only system calls; safe in a hook. The socket, or an error.
+ * exits. Only system calls; safe in a hook. The socket, or an error (-EMFILE: without runtime_has_files, too).
  */
 int runtime_start(int dirfd, const char *dir_path, uint64_t key, const char *binary, char *const envp[]);
 

@@ -125,8 +125,10 @@ int client_dial(bool start, char *why, size_t cap) {
     os_close(dirfd);
     if (sock < 0) {
         bool no_proc = sock == -ENOENT && os_fstatat(AT_FDCWD, "/proc/self/fd", &(struct stat){0}, 0) < 0;
+        bool few = sock == -EMFILE && start && !runtime_has_files();
         const char *what = start ? shim_engine_path : dir;
-        log_format(why, cap, "%s: %s%s", what, log_errno(-sock), no_proc ? " (no /proc)" : "");
+        const char *hint = no_proc ? " (no /proc)" : few ? " (ulimit -Hn is too low for it)" : "";
+        log_format(why, cap, "%s: %s%s", what, log_errno(-sock), hint);
     }
     return sock;
 }

@@ -141,6 +141,9 @@ int conn_receive(struct conn *c, struct msg *q, int *fds, int *nfds, int slice_m
 
 int conn_ask(struct conn *c, struct msg *q, const int *fds, int nfds, int *out, int *nout, int64_t deadline) {
     int r = conn_send(c, q, fds, nfds, deadline);
+    if (r == -EPIPE && q->type == MSG_HELLO && conn_receive(c, q, out, nout, 0) == 1) {
+        return 0; // turned away before it has said anything
+    }
     if (r < 0) {
         return r;
     }

@@ -150,12 +150,14 @@ def filtered():
 
 def limits():
     def few():
-        resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))
         resource.setrlimit(resource.RLIMIT_MEMLOCK, (0, 0))
     rc, f = doctor(preexec=few)
     assert rc == 1
-    expect(f, None, "open files", "warn", "64")
+    expect(f, None, "open files", "warn", "256")
     expect(f, None, "locked memory", "ok", "0 bytes")
+    rc, f = doctor(preexec=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64)))
+    expect(f, None, "open files", "bad", "64")
     rc, f = doctor(preexec=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (4, 4)))
     assert rc == 1  # nothing can be opened: whatever it says, it says it
 

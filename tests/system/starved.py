@@ -5,7 +5,7 @@
 # Proves that calls by name give the native results, and leave the native tree, when no descriptor is left to ask the
 # engine with, or only a few: what is pending is not "no such file". How: saves, a full table, and at once the calls, a
 # few a process, natively and under the shim. Cannot see a system's own limit (ENFILE), nor a process that becomes a
-# client when its table is full already: it is native.
+# client when its table is full already: it is native. And that an engine without descriptors turns jobs away at once.
 
 import os
 import resource
@@ -85,4 +85,50 @@ def of_another():
     box.close()
 
 
-run_cases([(f.__name__, f) for f in (full_table, of_another)])
+def natively_at_once(box, name, preexec=None):
+    r = box.ops("o:0:wct:644:" + name, "W:0:2M:1", "c:0", "S:" + name, preexec=preexec)
+    assert r.rc == 0 and r.lines()[1:3] == ["writes=%d" % (2 * MIB), "close=0"], repr(r)
+    assert r.classes() == (0, 0, 0) and r.seconds < 1.5, "%s, %.1f s" % (r.err, r.seconds)
+    lines = [l for l in r.err.splitlines() if not l.startswith("fastckpt: 0 file")]
+    assert len(lines) == 1 and "natively" in lines[0] and "Too many open files" in lines[0], r.err
+
+
+def engine_too_small():
+    """A hard limit under which it could serve nobody: none is started, and one line says so."""
+    box = Box("small")
+    for n in (30, 127):
+        natively_at_once(box, "%d.pt" % n, lambda n=n: resource.setrlimit(resource.RLIMIT_NOFILE, (n, n)))
+    assert box.status() is None
+    r = box.ops("o:0:wct:644:m.pt", "W:0:2M:1", "c:0",
+                preexec=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (30, 128)))
+    assert r.classes() == (1, 0, 0), r.err  # it raises its own limit to the hard one
+    box.close()
+
+
+def engine_full():
+    """Who comes when the engine has no descriptor, or one, or a few, is told so; who is its client goes on."""
+    box = Box("full-engine")
+    first = box.start([victim("ops"), "o:0:wct:644:a.pt", "W:0:3M:1", "y:ready", "i", "W:0:3M:2", "c:0", "S:a.pt"],
+                      stdin=subprocess.PIPE)
+    while first.stdout.readline() not in ("ready\n", ""):
+        pass
+    pid = box.status()["engine_pid"]
+    has = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+    taken = {int(n) for n in os.listdir("/proc/%d/fd" % pid)}
+    least = min(n for n in range(max(taken) + 2) if n not in taken)
+    for more in (0, 1, 2, 5):
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, (least + more, has[1]))
+        for i in range(3):
+            natively_at_once(box, "%d-%d.pt" % (more, i))
+        r = box.command("status", timeout=20)
+        assert r.seconds < 1.5, r
+    out, err = first.communicate("\n", timeout=20)
+    assert first.returncode == 0 and "stat=%d" % (6 * MIB) in out, (out, err)
+    resource.prlimit(pid, resource.RLIMIT_NOFILE, has)
+    r = box.ops("o:0:wct:644:m.pt", "W:0:2M:1", "c:0")
+    assert r.classes() == (1, 0, 0), r.err
+    box.wait()
+    box.close()
+
+
+run_cases([(f.__name__, f) for f in (full_table, of_another, engine_too_small, engine_full)])
