@@ -23,7 +23,8 @@
 #define TABLE(ROW)                                                                                                     \
     ROW(PATHS, paths, "patterns", "",                                                                                  \
         "Files to capture: globs over absolute paths, colon-separated. '*' crosses '/', a pattern without '/' "        \
-        "matches the last component, '!' in front excludes. Recommended: a directory, as in '/ckpt/*'.")               \
+        "matches the last component, one that begins with none matches at any depth, '!' in front excludes. "          \
+        "Recommended: a directory, as in '/ckpt/*'.")                                                                  \
     ROW(STAGING, staging, "size", "0",                                                                                 \
         "Memory for bytes on their way to the disk, for all processes of a job on a node. Takes K, M, G, T. "          \
         "0: a quarter of the available memory.")                                                                       \

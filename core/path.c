@@ -234,6 +234,21 @@ bool path_match(const char *patterns, const char *path) {
     return captured;
 }
 
+// Has it a component that no normalised path has: ".", ".." or, in the middle, an empty one?
+static bool in_vain(const char *p, size_t len) {
+    size_t skip = *p == '!';
+    for (const char *end = p + len, *at = p + skip, *next; at < end; at = next + 1) {
+        next = memchr(at, '/', (size_t)(end - at));
+        next = next ? next : end;
+        size_t n = (size_t)(next - at);
+        bool dots = (n == 1 || n == 2) && at[0] == '.' && at[n - 1] == '.';
+        if (dots || (n == 0 && at > p + skip)) {
+            return true;
+        }
+    }
+    return false;
+}
+
 // What is wrong with a pattern, or NULL.
 static const char *element_fault(const char *p, size_t len) {
     if (len > PATTERN_MAX) {
@@ -241,6 +256,9 @@ static const char *element_fault(const char *p, size_t len) {
     }
     if (len == 1 && *p == '!') {
         return "excludes nothing";
+    }
+    if (in_vain(p, len)) {
+        return "matches nothing: it is compared with absolute paths, without '.', '..' and '//'";
     }
     const char *end = p + len;
     while (p < end) {

@@ -60,7 +60,7 @@ static int send_question(const struct link *l, struct msg *m, const int *fds, in
 
 int tool_ask(const struct link *l, struct msg *m, int *fds, int *nfds) {
     int r = send_question(l, m, fds, fds ? *nfds : 0);
-    if (r < 0) {
+    if (r < 0 && !(r == -EPIPE && m->type == MSG_HELLO)) { // who is turned away is told so before it has asked
         return r;
     }
     int got[MSG_FDS_MAX], n = 0;
@@ -181,6 +181,24 @@ static int wait_one(const struct link *l, const struct link *side, bool safe) {
     return r < 0;
 }
 
+bool tool_tell_silent(uint64_t key, int r) {
+    if (r != -ETIMEDOUT && r != -EMFILE) {
+        return false;
+    }
+    fprintf(stderr, "fastckpt: engine %016lx %s\n", (unsigned long)key,
+            r == -EMFILE ? "has no descriptor left to be asked with" : "does not answer: is it stopped?");
+    return true;
+}
+
+/** As tool_link_open; an engine without a descriptor for us has one when some of its files are durable. */
+static int open_patiently(struct link *l, int dir, uint64_t key) {
+    int r;
+    while ((r = tool_link_open(l, dir, key)) == -EMFILE && !tool_interrupts) {
+        os_sleep_ms(100);
+    }
+    return r;
+}
+
 int tool_wait(const struct config *c, bool safe) {
     uint64_t keys[ENGINES_MAX];
     int dir = -1, result = 0;
@@ -188,11 +206,15 @@ int tool_wait(const struct config *c, bool safe) {
     signal(SIGINT, tool_on_interrupt);
     for (unsigned i = 0; i < n; i++) {
         struct link l = {0}, side = {0};
-        if (tool_link_open(&l, dir, keys[i]) < 0) {
+        int r = open_patiently(&l, dir, keys[i]);
+        if (r < 0) {
+            result |= tool_tell_silent(keys[i], r);
             continue;
         }
-        if (tool_link_open(&side, dir, keys[i]) == 0) {
-            int r = wait_one(&l, &side, safe);
+        r = open_patiently(&side, dir, keys[i]);
+        result |= tool_tell_silent(keys[i], r);
+        if (r == 0) {
+            r = wait_one(&l, &side, safe);
             struct msg m = {.type = MSG_STATUS};
             if (r == 0 && tool_ask(&side, &m, NULL, NULL) == 0 && m.u.status.failures > 0) {
                 fprintf(stderr, "fastckpt: %u files have failed: see `fastckpt status`\n", m.u.status.failures);

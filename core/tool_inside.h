@@ -27,6 +27,8 @@ void tool_link_close(struct link *l);
 /** Sends a question and waits for its answer. `fds` (NULL: none) go with it, `*nfds` of them; those of the answer come
  *  back. Its result, or -ETIMEDOUT, -EPIPE. */
 int tool_ask(const struct link *l, struct msg *m, int *fds, int *nfds);
+/** Has tool_link_open failed since the engine lives and says nothing? Then it is said on stderr. */
+bool tool_tell_silent(uint64_t key, int r);
 /** Keys of all engines of this user, at most ENGINES_MAX, the one of our own surroundings first. */
 unsigned tool_find_engines(const struct config *c, int *ret_dir, uint64_t *keys);
 

@@ -223,10 +223,7 @@ int tool_status(const struct config *c, bool json) {
     for (unsigned i = 0; i < n; i++) {
         struct link l = {0};
         int r = tool_link_open(&l, dir, keys[i]);
-        if (r == -ETIMEDOUT) {
-            fprintf(stderr, "fastckpt: engine %016lx does not answer: is it stopped?\n", (unsigned long)keys[i]);
-            silent++;
-        }
+        silent += tool_tell_silent(keys[i], r);
         if (r == 0) {
             shown += show(&l, json, &failed);
             tool_link_close(&l);
@@ -288,7 +285,9 @@ int tool_watch(const struct config *c, bool json) {
             }
             tool_link_close(&l);
         }
-        if (!shown && !json) {
+        if (!shown && json) {
+            print_rate(&(struct told){0}, &(struct rates){.left = -1}, true);
+        } else if (!shown) {
             printf("no engine is running\n");
         }
         if (dir >= 0) {

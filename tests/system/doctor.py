@@ -74,6 +74,18 @@ def running():
     expect(f, None, "engine", "ok", "runs: ")
 
 
+def nobody_watched():
+    empty_rt = os.path.join(TMP, "nobody")
+    os.makedirs(empty_rt, mode=0o700)
+    p = box.start([BIN, "status", "--watch", "--json"], cwd="/", shim=False, env={"FASTCKPT_RUNTIME_DIR": empty_rt})
+    for _ in range(2):
+        line = json.loads(p.stdout.readline())
+        assert line["engine_pid"] == 0 and line["pending_files"] == 0 and line["bytes_per_second"] is None, line
+    p.send_signal(signal.SIGINT)
+    p.communicate(timeout=10)
+    assert p.returncode == 0, p.returncode
+
+
 def watched():
     """A line a second or somewhat more, whose rates add up to what was written, or somewhat less."""
     p = box.start([BIN, "status", "--watch", "--json"], cwd="/", shim=False, env={"FASTCKPT_RUNTIME_DIR": box.rt})
@@ -354,8 +366,9 @@ def recover_looks():
         assert all(l in s for l, s in zip(lines, said)), (args, r)
 
 
-CASES = [("here", here), ("running", running), ("watched", watched), ("two_on_one_disk", two_on_one_disk),
-         ("bad_directories", bad_directories), ("not_writable", not_writable), ("filtered", filtered),
+CASES = [("here", here), ("running", running), ("watched", watched), ("nobody_watched", nobody_watched),
+         ("two_on_one_disk", two_on_one_disk), ("bad_directories", bad_directories),
+         ("not_writable", not_writable), ("filtered", filtered),
          ("limits", limits), ("settings", settings), ("cuda", cuda), ("bench_refuses", bench_refuses),
          ("bench_interrupted", bench_interrupted), ("arguments", arguments), ("recover_looks", recover_looks)]
 if IS_ROOT:

@@ -39,10 +39,12 @@ def prepare(d):
 def full_table():
     """`free` numbers are left; the limit is lowered below the shim's own descriptors, or was there before them."""
     cases = (0, True), (1, True), (0, False), (1, False), (2, False), (3, False)
-    for free, lowered in cases[::2] if IS_ROOT else cases[1::2]:
+    for n, (free, lowered) in enumerate(cases[::2] if IS_ROOT else cases[1::2]):
         box = Box("full-%d-%d" % (free, lowered), EXIT="leave")
         preexec = None if lowered else lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (LIMIT, 4096))
         for i, calls in enumerate(CALLS):
+            if n > 0 and i % 3 != n:
+                continue  # for the time that it takes
             if calls[0][0] == "o" and not free and not lowered:
                 continue  # what the shim gives back meanwhile is one more than natively
             ops = SAVES + ["o:%d:r:0:/dev/null" % (40 + k) for k in range(free)] + ["L:n:%d" % LIMIT] * lowered + ["N"]
@@ -121,7 +123,7 @@ def engine_full():
         for i in range(3):
             natively_at_once(box, "%d-%d.pt" % (more, i))
         r = box.command("status", timeout=20)
-        assert r.seconds < 1.5, r
+        assert r.seconds < 1.5 and r.rc == ("no descriptor left" in r.err) and "no engine" not in r.out, r
     out, err = first.communicate("\n", timeout=20)
     assert first.returncode == 0 and "stat=%d" % (6 * MIB) in out, (out, err)
     resource.prlimit(pid, resource.RLIMIT_NOFILE, has)

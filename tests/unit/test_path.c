@@ -230,6 +230,12 @@ Test(path, check_patterns) {
         {"x:!", "'!'"},
         {"!:x", "'!'"},
         {"a\\", "backslash"},
+        {"a/*:../b/*", "'../b/*'"},
+        {"./a", "'./a'"},
+        {"!/a/../b", "'!/a/../b'"},
+        {"/a/.", "'/a/.'"},
+        {"/ckpt//*", "'/ckpt//*'"},
+        {"/a/.b/..c/*/:!/x/:.d:/", NULL},
     };
     for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
         char why[256] = "";
