@@ -194,20 +194,22 @@ int hook_lutimes(const char *path, const struct timeval tv[2]) {
     return LIKELY(REAL(lutimes) != NULL) ? real.lutimes(path, tv) : (int)hook_ret(-ENOSYS);
 }
 
-// On a descriptor: kept for the publish and, like the kernel's call that follows, on the inode. False: a wrong time.
-static bool keep_times(struct file *f, int fd, const struct timespec ts[2], int *ret) {
-    file_before_times(f, fd);
-    int r = f->followed ? 0 : file_set_times(f, ts);
-    *ret = (int)hook_ret(r);
-    return r == 0;
+// On a descriptor: what the kernel, which may refuse it, has set on the inode is kept for the publish, too. `r` is what
+// it said.
+static int keep_times(int fd, const struct timespec ts[2], int r) {
+    struct file *f = hook_captured(fd);
+    if (UNLIKELY(f != NULL) && r == 0 && !f->followed) {
+        file_set_times(f, ts);
+    }
+    return r;
 }
 
 int hook_futimes(int fd, const struct timeval tv[2]) {
     struct file *f = hook_captured(fd);
     struct timespec ts[2];
-    int r;
-    if (UNLIKELY(f != NULL) && timespecs(tv, ts) == 0 && !keep_times(f, fd, ts, &r)) {
-        return r;
+    if (UNLIKELY(f != NULL) && timespecs(tv, ts) == 0 && REAL(futimes) != NULL) {
+        file_before_times(f, fd);
+        return keep_times(fd, ts, real.futimes(fd, tv));
     }
     before_mode(fd, ".");
     return LIKELY(REAL(futimes) != NULL) ? real.futimes(fd, tv) : (int)hook_ret(-ENOSYS);
@@ -237,9 +239,9 @@ static bool fetch_times(struct timespec to[2], const struct timespec from[2]) {
 int hook_futimens(int fd, const struct timespec ts[2]) {
     struct file *f = hook_captured(fd);
     struct timespec kept[2];
-    int r;
-    if (UNLIKELY(f != NULL) && fetch_times(kept, ts) && !keep_times(f, fd, kept, &r)) {
-        return r;
+    if (UNLIKELY(f != NULL) && fetch_times(kept, ts)) {
+        file_before_times(f, fd);
+        return keep_times(fd, kept, (int)NATIVE_OR(futimens, RAW(SYS_utimensat, fd, NULL, ts, 0), fd, ts));
     }
     before_mode(fd, ".");
     return (int)NATIVE_OR(futimens, RAW(SYS_utimensat, fd, NULL, ts, 0), fd, ts);
@@ -249,10 +251,10 @@ int hook_utimensat(int dirfd, const char *path, const struct timespec ts[2], int
     struct timespec given[2];
     struct lent l;
     struct file *f = hook_captured(dirfd);
-    int r;
     if (UNLIKELY(f != NULL) && path != NULL && hook_by_descriptor(path, flags)) {
-        if (fetch_times(given, ts) && !keep_times(f, dirfd, given, &r)) {
-            return r;
+        if (fetch_times(given, ts)) {
+            file_before_times(f, dirfd);
+            return keep_times(dirfd, given, (int)NATIVE(utimensat, SYS_utimensat, dirfd, path, ts, flags));
         }
     } else if (path != NULL && !names_native() && fetch_times(given, ts) && lend_for_times(dirfd, path, flags, &l)) {
         return set_times(&l, given);
