@@ -234,7 +234,7 @@ static bool open_pending(struct place *p, const struct request *rq, enum class c
         *r = CAPTURE_NATIVE;
         return true;
     }
-    bool answered = base->pending && !shadow;
+    bool answered = base->pending && !shadow && (excl || names_may_create(p, rq->flags, base));
     if (answered) {
         *r = excl ? -EEXIST : take_back(p, rq, class, base);
     }
@@ -299,7 +299,7 @@ static int open_named(struct place *p, const struct request *rq, uint64_t word) 
 // Who has the old file open for writing may be another process about to put a shadow into its place, which the table
 // says a moment later; or the engine, until what was closed before is durable.
 static int open_matched(struct place *p, struct request *rq) {
-    if (client_connect() < 0) {
+    if (client_connect() < 0 || !client_acts_for_us()) {
         return CAPTURE_NATIVE;
     }
     for (;; rq->looks++) {

@@ -4,8 +4,8 @@
 
 #include "change_inside.h"
 
-#include "../core/fs.h"
 #include "../core/os.h"
+#include "creds.h"
 #include "fdtable.h"
 #include "lost.h"
 #include "shared.h"
@@ -45,21 +45,43 @@ void change_look_again(struct subject *t) {
     t->missing = r == -ENOENT;
 }
 
-bool change_allowed(const struct subject *t) {
-    const uint64_t fixed = STATX_ATTR_IMMUTABLE | STATX_ATTR_APPEND;
-    struct statx dir;
-    if (change_look(t->p.dir, "", AT_EMPTY_PATH, &dir) < 0 || (dir.stx_attributes & fixed) != 0 ||
-        OS_CALL(SYS_faccessat2, t->p.dir, ".", W_OK | X_OK, AT_EACCESS, 0, 0) < 0 ||
-        (!shim.config.async_shared && shared_must_wait(t->p.dir))) {
-        return false;
-    }
-    if (!t->there) {
+#define FIXED (STATX_ATTR_IMMUTABLE | STATX_ATTR_APPEND)
+
+// Who owns what the program sees under the name: what is there, or the inode that is not there yet. False: unknown.
+static bool owner_of(const struct subject *t, uid_t *owner) {
+    struct lent l;
+    struct stat st;
+    if (!is_hidden(t)) {
+        *owner = t->x.stx_uid;
         return true;
     }
-    uid_t euid = (uid_t)OS_CALL(SYS_geteuid, 0, 0, 0, 0, 0, 0);
-    bool others = (dir.stx_mode & S_ISVTX) && t->x.stx_uid != euid && dir.stx_uid != euid;
-    bool one = is(t, S_IFDIR) || t->x.stx_nlink == 1;
-    return !others && one && (t->x.stx_attributes & (fixed | STATX_ATTR_MOUNT_ROOT)) == 0;
+    if (names_lend_place(&t->p, t->word, 0, &l) < 0) {
+        return false;
+    }
+    bool known = os_fstat(l.fd, &st) == 0;
+    *owner = st.st_uid;
+    names_return(&l);
+    return known;
+}
+
+// By the rights of this thread at this moment. The engine, which may be somebody else, asks nobody.
+static bool is_permitted(const struct subject *t) {
+    struct statx dir;
+    uid_t owner;
+    if (change_look(t->p.dir, "", AT_EMPTY_PATH, &dir) < 0 || (dir.stx_attributes & FIXED) != 0 ||
+        OS_CALL(SYS_faccessat2, t->p.dir, ".", W_OK | X_OK, AT_EACCESS, 0, 0) < 0 || !client_acts_for_us()) {
+        return false;
+    }
+    bool nothing = !t->there && !is_hidden(t);
+    return nothing || !(dir.stx_mode & S_ISVTX) || (owner_of(t, &owner) && creds_sticky_owner(t->p.dir, owner));
+}
+
+bool change_allowed(const struct subject *t) {
+    if (!is_permitted(t) || (!shim.config.async_shared && shared_must_wait(t->p.dir))) {
+        return false;
+    }
+    bool one = !t->there || is(t, S_IFDIR) || t->x.stx_nlink == 1;
+    return one && (!t->there || (t->x.stx_attributes & (FIXED | STATX_ATTR_MOUNT_ROOT)) == 0);
 }
 
 // The way that is always right: behind everything that was closed before, by the kernel.
@@ -122,7 +144,7 @@ static int remove_file(struct subject *t) {
     if (native && (!t->there || empty || (t->word == 0 && !t->matched))) {
         return t->dropped && !t->there ? CHANGE_DONE : CHANGE_NATIVE;
     }
-    if (state_of(t) == NAME_OPEN && fs_dir_only_grows(t->p.dir)) {
+    if (state_of(t) == NAME_OPEN && !is_permitted(t)) {
         int r = release_open(t); // the kernel finds it, and refuses
         return r < 0 ? r : wait_then_native(WAIT_CHANGE);
     }

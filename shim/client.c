@@ -20,6 +20,7 @@
 #include "../core/log.h"
 #include "../core/os.h"
 #include "../core/runtime.h"
+#include "creds.h"
 #include "client_inside.h"
 #include "guard.h"
 #include "own.h"
@@ -40,6 +41,7 @@ static struct client {
     uint64_t key;
     uint64_t token;
     uint32_t slot;
+    uid_t uid; // of the engine: the one that this process had when it connected
     const struct tables *_Atomic tables; // NULL unless UP
     struct numbers *_Atomic numbers;     // stays mapped for ever: a number may be drawn beside a loss
     _Atomic uint32_t failures_seen;
@@ -49,6 +51,10 @@ bool (*client_on_lost)(void);
 
 bool client_alive(void) {
     return atomic_load_explicit(&client.state, memory_order_acquire) == CLIENT_UP;
+}
+
+bool client_acts_for_us(void) {
+    return client.uid == 0 || client.uid == creds_euid();
 }
 
 const struct tables *client_tables(void) {
@@ -179,6 +185,7 @@ static int session_begin(const struct msg *a, const int *fds, int n) {
     }
     refs_begin(tab);
     client.slot = a->u.hello.client;
+    client.uid = creds_euid();
     client.token = a->u.hello.token;
     atomic_store(&client.failures_seen, atomic_load(&tab->clients[client.slot % CLIENTS_MAX].failures));
     atomic_store(&client.numbers, num);

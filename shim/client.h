@@ -22,6 +22,10 @@ int client_connect(void);
 /** True while a connection is believed to live. One load; no system call. */
 bool client_alive(void);
 
+/** May the engine do in a directory what this process may? Not one that was started by, and runs as, another uid than
+ *  the process has now, unless that is root. One system call. */
+bool client_acts_for_us(void);
+
 /** The engine's tables, or NULL before the first connection and after a fork in the child. */
 const struct tables *client_tables(void);
 unsigned client_slot(void);

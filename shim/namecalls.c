@@ -6,6 +6,7 @@
 
 #include "../core/log.h"
 #include "../core/os.h"
+#include "creds.h"
 #include "fdtable.h"
 #include "lost.h"
 #include "starved.h"
@@ -304,6 +305,12 @@ int names_open_flags(int flags) {
     return flags & ~(O_NOFOLLOW | O_CREAT | O_EXCL);
 }
 
+bool names_may_create(const struct place *p, int flags, const struct lent *l) {
+    struct stat st;
+    return !(flags & O_CREAT) || !(p->mode & S_ISVTX) ||
+           (os_fstat(l->fd, &st) == 0 && creds_sticky_owner(p->dir, st.st_uid));
+}
+
 // The open of a name that its directory shows wrongly. As names_before_open.
 static int open_hidden(const struct place *p, uint64_t word, int flags, struct lent *ret) {
     bool excl = (flags & O_CREAT) && (flags & O_EXCL);
@@ -326,7 +333,19 @@ static int open_hidden(const struct place *p, uint64_t word, int flags, struct l
             return r == 1 ? -EEXIST : r;
         }
     }
-    return names_lend_place(p, word, lend, ret) == 0;
+    if (names_lend_place(p, word, lend, ret) < 0) {
+        return 0;
+    }
+    if (!names_may_create(p, flags, ret)) {
+        if (ret->pending) {
+            names_wait(WAIT_ALL);
+        } else {
+            names_link_inode(ret->fd);
+        }
+        names_return(ret);
+        return 0;
+    }
+    return 1;
 }
 
 int names_before_open(int dirfd, const char *path, int flags, struct lent *ret) {

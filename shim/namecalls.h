@@ -128,6 +128,9 @@ int names_publish(int dirfd, const char *path, bool follow);
 /** Before an open that is not captured: 0: native; 1: open ret->path instead, with names_open_flags; or an error to be
  *  returned by the open. */
 int names_before_open(int dirfd, const char *path, int flags, struct lent *ret);
+/** May the inode be opened in place of its name? False of an O_CREAT that finds somebody else's file in a sticky
+ *  directory, which the kernel may refuse (protected_regular): it has to be asked by the name. */
+bool names_may_create(const struct place *p, int flags, const struct lent *l);
 /** The flags with which the inode is opened in place of its name. */
 int names_open_flags(int flags);
 

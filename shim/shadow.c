@@ -8,6 +8,7 @@
 #include "../core/fs.h"
 #include "../core/log.h"
 #include "../core/os.h"
+#include "creds.h"
 #include "locked.h"
 #include "own.h"
 
@@ -143,11 +144,17 @@ void shadow_forget_old(struct shadow *s) {
     s->old = -1;
 }
 
+// Would the kernel let this thread put another file in the place of one that is `st`? Where there is no sticky bit the
+// new one is given the owner of the old, and that is where it says so.
+static bool is_ours(const struct place *p, const struct stat *st) {
+    uid_t euid = creds_euid();
+    return p->mode & S_ISVTX ? creds_sticky_owner(p->dir, st->st_uid) : st->st_uid == euid || euid == 0;
+}
+
 // Can what stands under the name be replaced without anybody noticing?
 static bool replaceable(const struct place *p, const struct stat *st) {
-    uid_t euid = (uid_t)OS_CALL(SYS_geteuid, 0, 0, 0, 0, 0, 0);
     return S_ISREG(st->st_mode) && st->st_size > 0 && st->st_nlink == 1 && (st->st_mode & (S_ISUID | S_ISGID)) == 0 &&
-           (st->st_uid == euid || (euid == 0 && !(p->mode & S_ISVTX)));
+           is_ours(p, st);
 }
 
 // Opens the old file as the program would, without truncating it: the errors of its open come from here. A high
@@ -205,8 +212,8 @@ int shadow_make(const struct place *p, int base, bool gone, int flags, mode_t mo
     if (locked_inode(&st)) {
         return SHADOW_NATIVE; // to look at it would end the lock
     }
-    if (base >= 0 && (st.st_nlink > 1 || (st.st_mode & (S_ISUID | S_ISGID)) != 0)) {
-        return SHADOW_NATIVE; // renamed, and no new file's
+    if (base >= 0 && (st.st_nlink > 1 || (st.st_mode & (S_ISUID | S_ISGID)) != 0 || !is_ours(p, &st))) {
+        return SHADOW_NATIVE; // renamed, and no new file's; or the kernel is to say
     }
     if (base < 0 && !replaceable(p, &st)) {
         return SHADOW_NATIVE;
