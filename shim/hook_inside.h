@@ -59,6 +59,14 @@ static inline bool hook_store(void *to, const void *from, size_t len) {
     return r == (long)len;
 }
 
+/** Before a call that is refused as long as the engine has certain files open (hook_mount.c): returns when what was
+ *  closed so far has its name, and is closed. Until when hook_held is to be asked, CLOCK_MONOTONIC ns; 0: there is no
+ *  engine. */
+int64_t hook_let_go(void);
+/** Behind it: was the call, which returned `r` (and errno) as libc's do, refused by what may be the engine's doing? It
+ *  is to be made again then; a millisecond has passed, and errno is `saved` again. */
+bool hook_held(long r, int refusal, int64_t until, int saved);
+
 /** What an open is beyond the real call (hook_open.c): a descriptor, an error, or CAPTURE_NATIVE: it is just that. */
 long hook_open_slow(int dirfd, const char *path, int flags, mode_t mode, const void *caller);
 long hook_openat2_slow(int dirfd, const char *path, const struct open_how *how, size_t size, const void *caller);

@@ -27,6 +27,8 @@
 
 // Newer than the headers that this may be compiled with; the same on every processor.
 enum {
+    NR_FSCONFIG = 431,
+    NR_MOUNT_SETATTR = 442,
     NR_FCHMODAT2 = 452,
     NR_SETXATTRAT = 463,
     NR_GETXATTRAT,
@@ -67,7 +69,8 @@ static const unsigned char groups[512] = {
     [SYS_fcntl] = GROUP_FD, [SYS_dup] = GROUP_FD, [SYS_sendfile] = GROUP_FDS, [SYS_copy_file_range] = GROUP_FDS,
     [SYS_splice] = GROUP_FDS, [SYS_mmap] = GROUP_FDS, [SYS_dup3] = GROUP_OTHER, [SYS_close] = GROUP_OTHER,
     [SYS_close_range] = GROUP_OTHER, [SYS_fsync] = GROUP_OTHER, [SYS_syncfs] = GROUP_OTHER, [SYS_sync] = GROUP_OTHER,
-    [SYS_sendmsg] = GROUP_OTHER, [SYS_sendmmsg] = GROUP_OTHER,
+    [SYS_sendmsg] = GROUP_OTHER, [SYS_sendmmsg] = GROUP_OTHER, [SYS_umount2] = GROUP_OTHER, [SYS_mount] = GROUP_OTHER,
+    [NR_FSCONFIG] = GROUP_OTHER, [NR_MOUNT_SETATTR] = GROUP_OTHER,
     // names
     [SYS_openat] = GROUP_OPEN, [SYS_openat2] = GROUP_OPEN, [SYS_renameat] = GROUP_NAME, [SYS_renameat2] = GROUP_NAME,
     [SYS_linkat] = GROUP_NAME, [SYS_unlinkat] = GROUP_NAME, [SYS_mkdirat] = GROUP_NAME, [SYS_symlinkat] = GROUP_NAME,
@@ -264,6 +267,10 @@ static long others(long nr, long a, long b, long c, long d, long e) {
     case SYS_execve: return hook_execve(P(a), P(b), P(c));
     case SYS_execveat: return hook_execveat((int)a, P(b), P(c), P(d), (int)e);
     case SYS_exit_group: hook__exit((int)a); return 0;
+    case SYS_umount2: return hook_umount2(P(a), (int)b);
+    case SYS_mount: return hook_mount(P(a), P(b), P(c), (unsigned long)d, P(e));
+    case NR_MOUNT_SETATTR: return hook_mount_setattr((int)a, P(b), (unsigned)c, P(d), (size_t)e);
+    case NR_FSCONFIG: return hook_fsconfig((int)a, (unsigned)b, P(c), P(d), (int)e);
     case SYS_madvise: return arena_in_use() ? hook_madvise(P(a), (size_t)b, (int)c) : NOT_OURS;
 #if defined(SYS_open)
     case SYS_dup2: return hook_dup2((int)a, (int)b);

@@ -259,6 +259,14 @@ HOOK(mkfifo, int, (const char *path, mode_t mode))
 HOOK(mkfifoat, int, (int dirfd, const char *path, mode_t mode))
 #endif
 
+#if defined(HOOKS_ALL) || defined(HOOKS_MOUNT) // hook_mount.c
+HOOK(umount, int, (const char *path))
+HOOK(umount2, int, (const char *path, int flags))
+HOOK(mount, int, (const char *from, const char *path, const char *type, unsigned long flags, const void *data))
+HOOK(mount_setattr, int, (int dirfd, const char *path, unsigned flags, struct mount_attr *attr, size_t size))
+HOOK(fsconfig, int, (int fd, unsigned cmd, const char *key, const void *value, int aux))
+#endif
+
 #if defined(HOOKS_ALL) || defined(HOOKS_PASS) // hook_pass.c
 HOOK(aio_read, int, (struct aiocb * cb))
 HOOK_ALIAS(aio_read64, aio_read)
@@ -352,6 +360,7 @@ HOOK(cudaMallocFromPoolAsync_ptsz, int, (void **p, size_t len, void *pool, void 
 #undef HOOKS_DIR
 #undef HOOKS_WALK
 #undef HOOKS_WHERE
+#undef HOOKS_MOUNT
 #undef HOOKS_PASS
 #undef HOOKS_SYSCALL
 #undef HOOKS_PROCESS

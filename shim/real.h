@@ -44,6 +44,7 @@ typedef int fts_order(const FTSENT **, const FTSENT **);
 
 struct aiocb;
 struct mmsghdr;
+struct mount_attr;
 struct msghdr;
 struct sigevent;
 struct sockaddr;

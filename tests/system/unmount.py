@@ -1,0 +1,74 @@
+#!/usr/bin/python3
+# SPDX-License-Identifier: MIT
+# run-as: root
+#
+# Proves that a file system can be unmounted or made read-only by the program that has just saved on it, as natively,
+# and that everything is on it then; and that what is really in use stays refused, soon. How: a loop device; libc's
+# calls by their names, by syscall() and by umount(8). Cannot see: a stripe, which the engine keeps as long as it lives.
+
+import os
+import sys
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
+import fc  # noqa: E402
+import disks  # noqa: E402
+
+JOB = """
+import ctypes, errno, os, subprocess, sys, time
+libc = ctypes.CDLL(None, use_errno=True)
+at = sys.argv[1]
+d = at + "/b/ckpt"
+nr = {"x86_64": (166, 165, 442), "aarch64": (39, 40, 442)}[os.uname().machine]
+
+def said(r):
+    return "done" if r == 0 else errno.errorcode[ctypes.get_errno()]
+
+for name in ("old", "gone"):
+    with open(d + "/" + name, "wb") as f:
+        f.write(bytes(3 << 20))
+for i in range(4):
+    with open(d + "/new%d" % i, "wb") as f:
+        f.write(os.urandom(1 << 20) * 3)
+os.unlink(d + "/gone")
+os.rename(d + "/old", d + "/older")
+held = open(d + "/new0", "rb") if "held" in sys.argv else None
+t = time.monotonic()
+CALL
+took = time.monotonic() - t
+print("soon" if took < 3 else "late: %.1f s" % took)
+"""
+CALLS = {
+    "umount": "print(said(libc.umount(at.encode())))",
+    "umount2": "print(said(libc.umount2(at.encode(), 0)))",
+    "detach": "print(said(libc.umount2(at.encode(), 2)))",
+    "syscall": "print(said(libc.syscall(nr[0], at.encode(), 0)))",
+    "program": "print(subprocess.call(['umount', at]))",
+    "remount": "print(said(libc.mount(b'none', at.encode(), None, 33, None)))",
+    "remount-syscall": "print(said(libc.syscall(nr[1], b'none', at.encode(), None, ctypes.c_ulong(33), None)))",
+    "setattr": "print(said(libc.syscall(nr[2], -100, at.encode(), 0, "
+               "(ctypes.c_uint64 * 4)(1, 0, 0, 0), ctypes.c_size_t(32))))",
+    "held": "print(said(libc.umount2(at.encode(), 0)))",
+}
+
+
+def one(call):
+    fs = disks.LoopFS("unmount-%s-fs" % call, 150)
+    said = []
+    for shim in (False, True):
+        if not os.path.ismount(fs.at):
+            fc.sh("mount", "-o", "loop", fs.image, fs.at)
+        fc.sh("mount", "-o", "remount,rw", fs.at)
+        box = fc.Box("unmount-" + call, base=os.path.join(fs.at, "b"))
+        r = box.run([fc.PYTHON, "-c", JOB.replace("CALL", CALLS[call]), fs.at] + [call], cwd="/", shim=shim)
+        assert r.rc == 0, r
+        said.append(r.lines())
+        if not os.path.ismount(fs.at):
+            fc.sh("mount", "-o", "loop", fs.image, fs.at)
+        names = sorted(os.listdir(box.d))
+        assert names == ["new0", "new1", "new2", "new3", "older"], names
+        assert all(os.path.getsize(os.path.join(box.d, n)) == 3 * fc.MIB for n in names)
+    assert r.classes()[0] == 6, r.err
+    assert said[0] == said[1] and said[0][1] == "soon", "natively %s, under the shim %s" % tuple(said)
+
+
+fc.run_cases([("unmount-" + c, lambda c=c: one(c)) for c in CALLS])
