@@ -176,6 +176,17 @@ static int fcntl_captured(struct file *f, int fd, int cmd, long arg) {
     return ret;
 }
 
+// A lease is refused as long as anybody has the file open, to write or at all: natively whoever has closed it has not.
+static int lease(int fd, long type) {
+    int saved = errno;
+    int r = (int)NATIVE(fcntl, SYS_fcntl, fd, F_SETLEASE, type);
+    int64_t until = LIKELY(r == 0 || errno != EAGAIN) ? 0 : hook_let_go();
+    while (UNLIKELY(hook_held(r, EAGAIN, until, saved))) {
+        r = (int)NATIVE(fcntl, SYS_fcntl, fd, F_SETLEASE, type);
+    }
+    return r;
+}
+
 // The argument may be a pointer: it is passed on as a long whatever the command.
 int hook_fcntl(int fd, int cmd, ...) {
     va_list ap;
@@ -193,6 +204,9 @@ int hook_fcntl(int fd, int cmd, ...) {
     int r = UNLIKELY(locks(cmd)) ? before_lock(fd, locks_record(cmd)) : 0;
     if (UNLIKELY(cmd == F_NOTIFY) && !names_native()) {
         names_before_list(fd, ".");
+    }
+    if (UNLIKELY(cmd == F_SETLEASE && arg != F_UNLCK) && r == 0) {
+        return lease(fd, arg);
     }
     int ret = r < 0 ? (int)hook_ret(r) : (int)NATIVE(fcntl, SYS_fcntl, fd, cmd, arg);
     return UNLIKELY(cmd == F_GETFL && ret >= 0 && (ret & O_TMPFILE) == O_TMPFILE) ? flags_of_shadow(fd, ret) : ret;

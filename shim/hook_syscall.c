@@ -285,7 +285,8 @@ static long others(long nr, long a, long b, long c, long d, long e) {
 static __attribute__((noinline)) long route(long nr, long a, long b, long c, long d, long e, long f,
                                             const void *caller) {
     switch ((enum group)groups[nr]) {
-    case GROUP_FD: return known(a) ? on_descriptor(nr, a, b, c, d, e, f) : NOT_OURS;
+    case GROUP_FD:
+        return known(a) || (nr == SYS_fcntl && b == F_SETLEASE) ? on_descriptor(nr, a, b, c, d, e, f) : NOT_OURS;
     case GROUP_FDS: return on_descriptors(nr, a, b, c, d, e, f);
     case GROUP_OPEN: return opens(nr, a, b, c, d, caller);
     case GROUP_NAME: return names_native() ? NOT_OURS : by_name(nr, a, b, c, d, e);

@@ -3,8 +3,9 @@
 #
 # Proves that a lock on a captured file means what it means natively to a process without the shim: taken by the
 # program itself, by a forked child or by a program that inherited the descriptor (`exec 9> lock; flock 9`), on a new
-# name and on one that replaces an older file that somebody has locked; and that the program's record locks stay when it
-# writes over, renames or looks at their file. How: flock(1), or Python, without the shim tries the name.
+# name and on one that replaces an older file that somebody has locked; that the program's record locks stay when it
+# writes over, renames or looks at their file; and that a file which was just closed can be leased. How: flock(1), or
+# Python, without the shim tries the name.
 # Cannot see: two jobs that open the older file in the same instant.
 import os
 import sys
@@ -63,6 +64,16 @@ LOOKED_AT = python(RECORDS + "os.rename('lock', 'other')\nf = open('other', 'r+'
                    "print(os.stat('lock').st_size, os.path.exists('other'))\n"
                    "os.fsync(os.open('.', os.O_RDONLY))\nout()\nf.close()\nout()")
 
+# Of a file that was just closed, and is opened anew: nobody has it open to write.
+LEASE = python("import ctypes\nlibc = ctypes.CDLL(None)\nnr = {'x86_64': 72, 'aarch64': 25}[os.uname().machine]\n"
+               "for i in range(4):\n    open('lock', 'wb').write(bytes([i]) * (3 << 20))\n    r = open('lock')\n"
+               "    if i % 2:\n        print(libc.syscall(nr, r.fileno(), fcntl.F_SETLEASE, fcntl.F_RDLCK))\n"
+               "    else:\n        print(fcntl.fcntl(r, fcntl.F_SETLEASE, fcntl.F_RDLCK))\n"
+               "    print(fcntl.fcntl(r, fcntl.F_GETLEASE))\n    fcntl.fcntl(r, fcntl.F_SETLEASE, fcntl.F_UNLCK)\n"
+               "    if i == 1:\n        os.unlink('lock')\n"
+               "w = open('lock', 'r+b')\ntry:\n    fcntl.fcntl(r, fcntl.F_SETLEASE, fcntl.F_RDLCK)\n"
+               "except OSError as e:\n    print(e.errno)\n")
+
 fc.run_cases([
     ("locks-shell-new", lambda: both("a", SHELL)),
     ("locks-own-new", lambda: both("b", OWN)),
@@ -72,4 +83,5 @@ fc.run_cases([
     ("locks-record-over", lambda: both("f", OVER, "old text\n")),
     ("locks-record-brought", lambda: both("g", BROUGHT)),
     ("locks-record-looked-at", lambda: both("h", LOOKED_AT, "old text\n")),
+    ("locks-lease", lambda: both("i", LEASE)),
 ])

@@ -7,6 +7,7 @@
 # calls by their names, by syscall() and by umount(8). Cannot see: a stripe, which the engine keeps as long as it lives.
 
 import os
+import shutil
 import sys
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
@@ -17,7 +18,7 @@ JOB = """
 import ctypes, errno, os, subprocess, sys, time
 libc = ctypes.CDLL(None, use_errno=True)
 at = sys.argv[1]
-d = at + "/b/ckpt"
+d = os.environ["CKPT"]
 nr = {"x86_64": (166, 165, 442), "aarch64": (39, 40, 442)}[os.uname().machine]
 
 def said(r):
@@ -51,19 +52,29 @@ CALLS = {
 }
 
 
+fs = []  # one for all
+
+
+def mount_again(at):
+    if not os.path.ismount(at):
+        fc.sh("mount", "-o", "loop", fs[0].image, at)
+    fc.sh("mount", "-o", "remount,rw", at)
+
+
 def one(call):
-    fs = disks.LoopFS("unmount-%s-fs" % call, 150)
+    if not fs:
+        fs.append(disks.LoopFS("unmount-fs", 300))
+    at, base = fs[0].at, os.path.join(fs[0].at, call)
     said = []
     for shim in (False, True):
-        if not os.path.ismount(fs.at):
-            fc.sh("mount", "-o", "loop", fs.image, fs.at)
-        fc.sh("mount", "-o", "remount,rw", fs.at)
-        box = fc.Box("unmount-" + call, base=os.path.join(fs.at, "b"))
-        r = box.run([fc.PYTHON, "-c", JOB.replace("CALL", CALLS[call]), fs.at] + [call], cwd="/", shim=shim)
+        mount_again(at)
+        shutil.rmtree(base, ignore_errors=True)
+        box = fc.Box("unmount-" + call, base=base)
+        r = box.run([fc.PYTHON, "-c", JOB.replace("CALL", CALLS[call]), at, call], cwd="/", shim=shim,
+                    env={"CKPT": box.d})
         assert r.rc == 0, r
         said.append(r.lines())
-        if not os.path.ismount(fs.at):
-            fc.sh("mount", "-o", "loop", fs.image, fs.at)
+        mount_again(at)
         names = sorted(os.listdir(box.d))
         assert names == ["new0", "new1", "new2", "new3", "older"], names
         assert all(os.path.getsize(os.path.join(box.d, n)) == 3 * fc.MIB for n in names)
