@@ -451,6 +451,7 @@ void names_before_exec(int dirfd, const char *path) {
     }
     if (r == PLACE_GONE || (r == 0 && word != 0)) {
         names_wait(WAIT_ALL);
+        names_wait(WAIT_SPACE); // and closed: what is open to write cannot be executed
     }
     if (r == 0) {
         place_close(&p);
