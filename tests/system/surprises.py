@@ -10,8 +10,8 @@
 # threads do not wait; children ended by a signal are silent; a program whose output a shell has redirected sees a
 # file with a name; who has a file open for writing while another saves over it writes into the new content; an open
 # file can be given a second name while it has one, and none once that is deleted; a rename to where nobody may
-# search is refused for that. How: the same small jobs natively and under the shim. Cannot see what no tester has
-# thought of yet.
+# search is refused for that; a program that was just saved can be executed. How: the same small jobs natively and
+# under the shim. Cannot see what no tester has thought of yet.
 
 import os
 import signal
@@ -49,6 +49,19 @@ print(os.write(f, b'x' * (4 << 20)), flush=True)
 os.close(f)
 """
 
+
+PROGRAM = """
+import os, subprocess
+for i in range(8):
+    with open('tmp', 'wb') as f:
+        f.write(open('/bin/true', 'rb').read() + b'x' * (2 << 20))
+    os.chmod('tmp', 0o755)
+    os.replace('tmp', 'program')
+    if i % 2:
+        print(subprocess.run(['./program']).returncode)
+    else:
+        print(os.waitpid(os.posix_spawn('program', ['program'], os.environ), 0)[1])
+"""
 
 SAVES = """
 import os, time
@@ -354,11 +367,15 @@ def links(box):
     as_natively(box, LINKS)
 
 
+def saved_program(box):
+    as_natively(box, PROGRAM)
+
+
 def closed_directory(box):
     as_natively(box, CLOSED)
 
 
 run_cases([(f.__name__, lambda f=f: with_box(f.__name__, f))
            for f in (redirected, child_sees, holes, tar_after_save, short_write, saves_are_no_logs, forks_beside_savers,
-                     ended_children, others_look, redirected_output, other_writers, saves_over, links,
+                     ended_children, others_look, redirected_output, other_writers, saves_over, links, saved_program,
                      closed_directory)])
