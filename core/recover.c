@@ -336,7 +336,7 @@ static unsigned recover_group(struct finding *f, struct group *g) {
         }
         int r = (g->pending[i].safe ? recover_file : recover_change)(g, i, behind, dry, line, sizeof line);
         f->say(line);
-        behind |= r < 0 && r != -EEXIST; // what has come to that name since is later than all of this, and stays
+        bool undone = r < 0 && r != -EEXIST; // what has come to that name since is later than all of this, and stays
         if (r < 0 && f->how & RECOVER_DISCARD) {
             snprintf(line, sizeof line, "discarded: %s/%s", g->pending[i].dir, g->pending[i].name);
             f->say(line);
@@ -345,7 +345,9 @@ static unsigned recover_group(struct finding *f, struct group *g) {
         if (r == 0 && !dry) {
             r = recover_note(g, LOG_END, &g->pending[i]);
             g->pending[i].ended = r == 0;
+            undone |= r < 0; // each end before the next begins
         }
+        behind |= undone;
         left += r < 0;
     }
     // What is missing, or cannot be written, may come back, and must find here that it has ended.

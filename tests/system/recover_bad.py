@@ -110,6 +110,28 @@ def becomes_read_only(name, end):
     assert all(n.startswith("sums") for names in left for n in names), left
 
 
+def ends_cannot_be_noted():
+    """Stripes that can only be read when it comes to recovery: what is behind an end that is not written waits."""
+    disks, target, box = start("unnoted")
+    for i in (1, 2):
+        saves(box, "-p", "old-%d" % i, "-s", "1000", "-n", "1", shim=False)
+    leave(box, "-s", str(20 << 20), "-n", "1")
+    code = "import os; os.unlink('old-1'); os.unlink('old-2')"
+    assert box.run([PYTHON, "-c", code], env={"FASTCKPT_EXIT": "leave"}).rc == 0
+    eventually("a record of the deletions", lambda: b"old-2" in log_text(box), 20)
+    kill_pair(box, target)
+    saves(box, "-p", "ckpt-1.pt", "-s", "1000", "-n", "1", shim=False)
+    for d in disks:
+        sh("mount", "-o", "remount,ro", d.at)
+    rc, lines = recover(box)
+    assert rc == 1 and lines == ["left alone: ckpt-1.pt: it has changed since", "deleted: old-1",
+                                 "not deleted: old-2: an earlier file could not be recovered"], lines
+    for d in disks:
+        sh("mount", "-o", "remount,rw", d.at)
+    rc, lines = recover(box)
+    assert rc == 1 and lines[1:] == ["deleted already: old-1", "deleted: old-2"], lines
+
+
 def drained(box, target):
     target.throttle(0)
     box.wait()
@@ -194,7 +216,7 @@ def starts_beside():
 
 SHORT = [("stripe-fails", stripe_fails), ("read-only", becomes_read_only, "ro", kill_pair), ("said", said),
          ("many", many), ("simple-target", simple_target, "O_TMPFILE", "RENAME_FLAGS"),
-         ("beside", starts_beside)]
+         ("beside", starts_beside), ("unnoted", ends_cannot_be_noted)]
 LONG = [("hidden", simple_target, "O_TMPFILE"), ("no-flags", simple_target, "RENAME_FLAGS"),
         ("log-full", log_is_full), ("removed", stripe_is_removed), ("read-only-drained", becomes_read_only, "ro-left",
                                                                     drained)]
