@@ -135,7 +135,28 @@ def overwritten():
             assert f.read() in names, said
 
 
+def directory_gone():
+    """What was to be renamed out of a directory that somebody has deleted since is not pointed to."""
+    disks, target, box = start("gone")
+    os.mkdir(box.d + "/sub")
+    with open(box.d + "/latest", "w") as f:
+        f.write("none")
+    code = ("import os\nopen('sub/tmp.pt', 'wb').write(b'x' * %d)\nos.rename('sub/tmp.pt', 'step-1.pt')\n"
+            "open('latest', 'w').write('step-1.pt')" % SIZE)
+    assert box.run([PYTHON, "-c", code], env={"FASTCKPT_EXIT": "leave"}).rc == 0
+    safe(box)
+    kill_pair(box, target)
+    os.rmdir(box.d + "/sub")
+    rc, lines = recover(box)
+    assert rc == 1 and lines == ["not recovered: sub/tmp.pt: its directory: No such file or directory",
+                                 "left alone: sub/tmp.pt to step-1.pt: its directory is gone",
+                                 "not recovered: latest: an earlier file could not be; the old one stays"], lines
+    with open(box.d + "/latest") as f:
+        assert f.read() == "none" and sorted(os.listdir(box.d)) == ["latest"]
+
+
 CASES = [(f.__name__.replace("_", "-") + "-" + kind, f, kind)
-         for kind in ("over", "steps", "tmp") for f in (comes_again, goes_on)] + [("overwritten", overwritten)]
+         for kind in ("over", "steps", "tmp") for f in (comes_again, goes_on)] + [
+             ("overwritten", overwritten), ("directory-gone", directory_gone)]
 if __name__ == "__main__":
     run_some(CASES)
