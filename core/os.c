@@ -118,6 +118,16 @@ int os_fstatat(int dirfd, const char *path, struct stat *st, int flags) {
     return (int)OS_CALL(SYS_newfstatat, dirfd, path, st, flags, 0, 0);
 }
 
+int os_birth(int dirfd, const char *path, int flags, struct timespec *born) {
+    struct statx x;
+    int r = (int)OS_CALL(SYS_statx, dirfd, path, flags | AT_SYMLINK_NOFOLLOW, STATX_BTIME, &x, 0);
+    if (r < 0 || !(x.stx_mask & STATX_BTIME)) {
+        return r < 0 ? r : -EOPNOTSUPP;
+    }
+    *born = (struct timespec){.tv_sec = x.stx_btime.tv_sec, .tv_nsec = x.stx_btime.tv_nsec};
+    return 0;
+}
+
 int os_ftruncate(int fd, off_t len) {
     return (int)OS_CALL(SYS_ftruncate, fd, len, 0, 0, 0, 0);
 }

@@ -75,6 +75,9 @@ int os_fcntl(int fd, int cmd, long arg);
 int os_move_high(int fd, int min);
 int os_fstat(int fd, struct stat *st);
 int os_fstatat(int dirfd, const char *path, struct stat *st, int flags);
+/** When the inode was made that is under the name, or, with AT_EMPTY_PATH and "", behind `dirfd`. Follows no symlink.
+ *  0 or an error; -EOPNOTSUPP: the file system keeps no such time. */
+int os_birth(int dirfd, const char *path, int flags, struct timespec *born);
 int os_ftruncate(int fd, off_t len);
 int os_fallocate(int fd, int mode, off_t off, off_t len);
 int os_fsync(int fd);

@@ -226,10 +226,8 @@ static bool is_recovered(const struct state *st, const struct timespec *born) {
  *  closed? Natively the later one stays. By the birth of what stands there: a file that was published before ours was
  *  opened before ours was closed. Where inodes have no birth time, ours stays. */
 static bool beaten(const struct state *st, const struct file_slot *f) {
-    struct statx x;
-    long r = OS_CALL(SYS_statx, f->fd_dir, f->name, AT_SYMLINK_NOFOLLOW, STATX_BTIME, &x, 0);
-    struct timespec born = {.tv_sec = x.stx_btime.tv_sec, .tv_nsec = x.stx_btime.tv_nsec};
-    if (f->state != FILE_CLOSED || r < 0 || !(x.stx_mask & STATX_BTIME) || !later(&born, &f->closed) ||
+    struct timespec born;
+    if (f->state != FILE_CLOSED || os_birth(f->fd_dir, f->name, 0, &born) < 0 || !later(&born, &f->closed) ||
         is_recovered(st, &born)) {
         return false;
     }

@@ -104,11 +104,10 @@ struct log_identity stripelog_identity_of(const struct stat *s) {
 }
 
 static void add_birth(struct log_identity *id, int fd, const char *name) {
-    struct statx x;
-    long r = OS_CALL(SYS_statx, fd, name, AT_EMPTY_PATH | AT_SYMLINK_NOFOLLOW, STATX_BTIME, &x, 0);
-    if (r == 0 && x.stx_mask & STATX_BTIME) {
-        id->born_s = x.stx_btime.tv_sec;
-        id->born_ns = x.stx_btime.tv_nsec;
+    struct timespec born;
+    if (os_birth(fd, name, AT_EMPTY_PATH, &born) == 0) {
+        id->born_s = born.tv_sec;
+        id->born_ns = born.tv_nsec;
     }
 }
 
