@@ -58,7 +58,7 @@ static int carry_out(const struct pending *p, int dir, int to_dir, bool over) {
 static void note_moved(const struct group *g, const struct log_identity *was, int to_dir, const char *to) {
     struct log_identity is;
     stripelog_identity(to_dir, to, &is);
-    sums_write_moved(g->fd_dir, was, &(struct timespec){is.ctime_s, is.ctime_ns});
+    sums_write_moved(g->fd_dir, was, &is.ctime);
 }
 
 struct verdict {

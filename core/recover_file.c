@@ -123,9 +123,9 @@ static const struct pending *find_made(const struct group *g, const struct log_i
 /** It has the size and the time that it was given: nobody has written to it since. (Some file systems keep seconds.) */
 static bool is_untouched(const struct log_safe *s, const struct log_identity *now) {
     // Not of a program that died, nor where which inode it is alone counts.
-    bool known = s->times && s->mtime.tv_nsec < 1000000000 && now->ctime_s;
-    return !known || (now->size == s->size && now->mtime_s == s->mtime.tv_sec &&
-                      (now->mtime_ns == s->mtime.tv_nsec || now->mtime_ns == 0));
+    bool known = s->times && s->mtime.tv_nsec < 1000000000 && now->ctime.tv_sec;
+    return !known || (now->size == s->size && now->mtime.tv_sec == s->mtime.tv_sec &&
+                      (now->mtime.tv_nsec == s->mtime.tv_nsec || now->mtime.tv_nsec == 0));
 }
 
 /** Is it the file that record `p` saves, as it was saved? */
@@ -150,7 +150,7 @@ bool recover_leaves(const struct group *g, unsigned k, uint64_t dir_ino, const c
 }
 
 static bool is_same(const struct log_identity *a, const struct log_identity *b) {
-    return stripelog_is_inode(a, b) && a->size == b->size && a->ctime_s == b->ctime_s && a->ctime_ns == b->ctime_ns;
+    return stripelog_is_inode(a, b) && a->size == b->size && same_time(&a->ctime, &b->ctime);
 }
 
 /** What was under the name when `p` was recorded, which gives it to something; NULL: it does not. */

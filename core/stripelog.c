@@ -99,16 +99,7 @@ uint32_t stripelog_crc(const char *chunk, const struct extent *e, uint32_t n) {
 
 struct log_identity stripelog_identity_of(const struct stat *s) {
     return (struct log_identity){.dev = s->st_dev, .ino = s->st_ino, .size = (uint64_t)s->st_size,
-                                 .ctime_s = s->st_ctim.tv_sec, .ctime_ns = s->st_ctim.tv_nsec,
-                                 .mtime_s = s->st_mtim.tv_sec, .mtime_ns = s->st_mtim.tv_nsec};
-}
-
-static void add_birth(struct log_identity *id, int fd, const char *name) {
-    struct timespec born;
-    if (os_birth(fd, name, AT_EMPTY_PATH, &born) == 0) {
-        id->born_s = born.tv_sec;
-        id->born_ns = born.tv_nsec;
-    }
+                                 .ctime = s->st_ctim, .mtime = s->st_mtim};
 }
 
 void stripelog_identity(int dirfd, const char *name, struct log_identity *id) {
@@ -116,7 +107,7 @@ void stripelog_identity(int dirfd, const char *name, struct log_identity *id) {
     bool there = io_calls.stat_name(dirfd, name, &s) == 0;
     *id = there ? stripelog_identity_of(&s) : (struct log_identity){0};
     if (there) {
-        add_birth(id, dirfd, name);
+        os_birth(dirfd, name, 0, &id->born); // without one it stays 0
     }
 }
 
@@ -125,13 +116,13 @@ struct log_identity stripelog_inode(int fd) {
     struct log_identity id = {0};
     if (os_fstat(fd, &s) == 0) {
         id.ino = s.st_ino;
-        add_birth(&id, fd, "");
+        os_birth(fd, "", AT_EMPTY_PATH, &id.born);
     }
     return id;
 }
 
 bool stripelog_is_inode(const struct log_identity *a, const struct log_identity *b) {
-    return a->ino == b->ino && a->born_s == b->born_s && a->born_ns == b->born_ns;
+    return a->ino == b->ino && same_time(&a->born, &b->born);
 }
 
 int stripelog_open_dir(const char *dir, size_t len) {

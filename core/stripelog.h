@@ -43,9 +43,7 @@ struct log_start {
  *  ino 0: there is none; size and other times 0: it has no name yet, and which inode it is alone counts. */
 struct log_identity {
     uint64_t dev, ino, size;
-    int64_t ctime_s, ctime_ns;
-    int64_t mtime_s, mtime_ns;
-    int64_t born_s, born_ns;
+    struct timespec ctime, mtime, born;
 };
 
 struct log_safe {

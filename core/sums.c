@@ -177,7 +177,7 @@ void sums_write(const int32_t *dirs, int fd, const struct log_part *parts, uint3
         stripelog_add(&b, &rec, sizeof rec);
         rec.n = add_parts(&b, sorted, n, rec.is.size, &g);
         rec.n += add_rest(&b, fd, &g, rec.is.size);
-        if (os_fstat(fd, &after) < 0 || memcmp(&s.st_ctim, &after.st_ctim, sizeof s.st_ctim)) {
+        if (os_fstat(fd, &after) < 0 || !same_time(&s.st_ctim, &after.st_ctim)) {
             rec.flags |= SUM_LOOSE; // somebody writes to it meanwhile
         }
         if (!b.failed) {
@@ -191,17 +191,13 @@ void sums_write(const int32_t *dirs, int fd, const struct log_part *parts, uint3
 
 void sums_write_moved(const int32_t *dirs, const struct log_identity *from, const struct timespec *ctime) {
     struct log_buf b;
-    struct sum_moved m = {*from, ctime->tv_sec, ctime->tv_nsec};
+    struct sum_moved m = {*from, *ctime};
     stripelog_begin(&b, SUM_MOVED);
     stripelog_add(&b, &m, sizeof m);
     append(dirs, &b);
 }
 
 // ---- Reading them
-
-static bool same_time(const struct log_identity *a, const struct log_identity *b) {
-    return a->ctime_s == b->ctime_s && a->ctime_ns == b->ctime_ns;
-}
 
 static bool is_sound(const struct sum_file *f, const struct sum_range *r, size_t room) {
     for (uint32_t i = 0; i < f->n; i++) {
@@ -221,9 +217,8 @@ static void note(struct sums *s, const struct log_head *h) {
         const struct sum_moved *m = body;
         for (size_t i = s->n; i-- > 0;) {
             struct log_identity *is = &s->known[i].is;
-            if (is->ino == m->from.ino && is->dev == m->from.dev && same_time(is, &m->from)) {
-                is->ctime_s = m->ctime_s;
-                is->ctime_ns = m->ctime_ns;
+            if (is->ino == m->from.ino && is->dev == m->from.dev && same_time(&is->ctime, &m->from.ctime)) {
+                is->ctime = m->ctime;
                 return;
             }
         }
@@ -294,7 +289,7 @@ static int rank(const struct log_identity *is, const struct log_identity *now) {
     }
     bool size = is->size == now->size;
     return 1 + (is->dev == now->dev ? SAME_DEVICE : 0) + (size ? SAME_SIZE : 0) +
-           (size && same_time(is, now) ? SAME_TIME : 0);
+           (size && same_time(&is->ctime, &now->ctime) ? SAME_TIME : 0);
 }
 
 const struct sums_known *sums_find(const struct sums *s, const struct stat *st, bool *exact) {

@@ -31,7 +31,7 @@ struct sum_range {
 
 struct sum_moved { // a rename changes an inode's ctime
     struct log_identity from;
-    int64_t ctime_s, ctime_ns;
+    struct timespec ctime;
 };
 
 struct state;

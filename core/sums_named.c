@@ -47,10 +47,6 @@ static struct log_part *parts_of(const struct state *st, const struct file_slot 
     return parts;
 }
 
-static bool same_ctime(const struct timespec *a, const struct timespec *b) {
-    return a->tv_sec == b->tv_sec && a->tv_nsec == b->tv_nsec;
-}
-
 static void named_file(struct state *st, struct file_slot *f, const uint32_t *items, uint32_t n_items) {
     char path[32];
     struct stat s;
@@ -59,7 +55,7 @@ static void named_file(struct state *st, struct file_slot *f, const uint32_t *it
     bool native = f->flags & OPEN_FOLLOWED; // from the start, or since its program has synced it
     log_format(path, sizeof path, "/proc/self/fd/%d", f->fd_own);
     int fd = parts && (n > 0 || !native) ? os_openat(AT_FDCWD, path, O_RDONLY | O_CLOEXEC, 0) : -1;
-    if (fd >= 0 && os_fstat(fd, &s) == 0 && !same_ctime(&s.st_ctim, &f->summed)) {
+    if (fd >= 0 && os_fstat(fd, &s) == 0 && !same_time(&s.st_ctim, &f->summed)) {
         bool loose = native || f->loose || f->taken || f->close_flags & CLOSE_SPAWNED;
         sums_write(st->fd_stripe_dir, fd, parts, n, loose ? SUM_LOOSE : 0);
         f->summed = s.st_ctim;
@@ -73,8 +69,8 @@ static void named_file(struct state *st, struct file_slot *f, const uint32_t *it
 static void named_rename(struct state *st, const struct file_slot *f) {
     struct stat s;
     const struct timespec *was = &f->summed;
-    struct log_identity from = {.dev = f->dev, .ino = f->ino, .ctime_s = was->tv_sec, .ctime_ns = was->tv_nsec};
-    if (was->tv_sec && os_fstat(f->fd_own, &s) == 0 && !same_ctime(&s.st_ctim, was)) {
+    struct log_identity from = {.dev = f->dev, .ino = f->ino, .ctime = *was};
+    if (was->tv_sec && os_fstat(f->fd_own, &s) == 0 && !same_time(&s.st_ctim, was)) {
         sums_write_moved(st->fd_stripe_dir, &from, &s.st_ctim);
     }
 }

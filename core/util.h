@@ -9,6 +9,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <time.h>
 
 #define ARRAY_LEN(a) (sizeof(a) / sizeof((a)[0]))
 #define LIKELY(x)    __builtin_expect(!!(x), 1)
@@ -34,6 +35,10 @@ static inline uint64_t align_down(uint64_t v, uint64_t align) {
 /** Rounds `v` up to a multiple of `align`, a power of two. Overflow is the caller's concern. */
 static inline uint64_t align_up(uint64_t v, uint64_t align) {
     return (v + align - 1) & ~(align - 1);
+}
+
+static inline bool same_time(const struct timespec *a, const struct timespec *b) {
+    return a->tv_sec == b->tv_sec && a->tv_nsec == b->tv_nsec;
 }
 
 #define FNV1A_INIT 0xcbf29ce484222325ull

@@ -10,6 +10,7 @@
 #include "os.h"
 #include "sums.h"
 #include "tool_text.h"
+#include "util.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -17,7 +18,6 @@
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 #define BATCH   256 // files open at once
 #define READERS 8
@@ -219,7 +219,7 @@ static enum verify_result judge(const struct target *t) {
     if (!is_readable(t)) {
         return say("unknown", t, "it has changed since it was saved", VERIFY_UNSURE);
     }
-    if (os_fstat(t->fd, &now) < 0 || memcmp(&now.st_ctim, &t->st.st_ctim, sizeof now.st_ctim)) {
+    if (os_fstat(t->fd, &now) < 0 || !same_time(&now.st_ctim, &t->st.st_ctim)) {
         return say("unknown", t, "it has changed while it was read", VERIFY_UNSURE);
     }
     if (atomic_load(&t->bad) != UINT64_MAX) {

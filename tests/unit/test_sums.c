@@ -122,8 +122,7 @@ Test(sums, renamed) {
     bool exact = false;
     sums_write(dirs, fd, NULL, 0, 0);
     struct stat st = state_of(fd);
-    struct log_identity from = {.dev = st.st_dev, .ino = st.st_ino, .ctime_s = st.st_ctim.tv_sec,
-                                .ctime_ns = st.st_ctim.tv_nsec};
+    struct log_identity from = {.dev = st.st_dev, .ino = st.st_ino, .ctime = st.st_ctim};
     st.st_ctim.tv_sec += 5;
     sums_write_moved(dirs, &from, &st.st_ctim);
     st.st_ctim.tv_sec += 5;
