@@ -22,7 +22,7 @@
 #include <unistd.h>
 
 _Atomic uint64_t engine_serving;
-static struct engine *the_engine; // one a process: for signal handlers
+static struct engine *the_engine; // one a process: for signal handlers and a line of a recovery
 
 // ---- Signals
 
@@ -151,11 +151,10 @@ static void rebuild(struct engine *e) {
     log_info("engine %d goes on after a restart (generation %u)", getpid(), e->p.st->generation);
 }
 
-static _Atomic bool recovered; // a recovery of this engine has had something to say
-
+/** What the line speaks of has been made by now. */
 static void say_recovered(const char *line) {
     log_error("%s", line);
-    atomic_store(&recovered, true);
+    the_engine->p.st->recovery_to = os_now_ns(CLOCK_REALTIME);
 }
 
 /** What a pair that was killed has left on the stripes: beside everything else, by a worker. Nothing of this pair's is
@@ -166,9 +165,6 @@ static void recover_run(struct io_job *job) {
         st->recovery_from = os_now_ns(CLOCK_REALTIME);
     }
     job->result = recover_stripes(st->config.stripes, 0, say_recovered);
-    if (!st->recovery_to || atomic_load(&recovered)) {
-        st->recovery_to = os_now_ns(CLOCK_REALTIME);
-    }
 }
 
 static void recover_done(struct io_job *job) {
