@@ -368,10 +368,10 @@ void stripes_leave(struct state *st) {
     bool all = true;
     remove_all(st, "data");
     // A log that can be written no more may speak of what has ended since. Then the others stay: they know.
-    for (unsigned k = 0; k < 2 && all; k++) { // so it is the first to be emptied
+    for (unsigned k = 0; k < 2 && all; k++) { // so it is the first to be emptied, and for good: power may be cut now
         for (unsigned i = 0; i < STRIPES_MAX && all; i++) {
             bool out = st->log_out & 1u << i;
-            all = st->fd_stripe_log[i] <= 0 || out != (k == 0) || io_calls.ftruncate(st->fd_stripe_log[i], 0) == 0;
+            all = st->fd_stripe_log[i] <= 0 || out != (k == 0) || stripelog_empty(st->fd_stripe_log[i]) == 0;
         }
     }
     if (all) {

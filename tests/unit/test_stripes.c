@@ -1,15 +1,18 @@
 // SPDX-License-Identifier: MIT
 //
 // Proves: what an engine opens of a stripe outlives an exec, by which it may become a keeper; of one that cannot be
-//         opened no file stays, whichever descriptor is missing; and a pair that leaves takes its files with it.
+//         opened no file stays, whichever descriptor is missing; and a pair that leaves takes its files with it, but
+//         for the logs if one of them cannot be emptied durably.
 // How: a stripe in /tmp, with fewer descriptors to be had than it takes.
 // Cannot see: places, and disks that fail (test_crash_stripes, tests/system/stripes.py).
 
+#include "core/io.h"
 #include "core/os.h"
 #include "core/stripes.h"
 
 #include <criterion/criterion.h>
 #include <dirent.h>
+#include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -74,6 +77,24 @@ Test(stripes, opened_for_good, .init = setup, .fini = teardown) {
     cr_expect_eq(files(), 2);
     stripes_leave(p.st);
     cr_expect_eq(files(), 0);
+}
+
+static int refused_fsync(int fd) {
+    (void)fd;
+    return -EIO;
+}
+
+Test(stripes, a_log_that_is_not_emptied_for_good_stays, .init = setup, .fini = teardown) {
+    for (unsigned out = 0; out < 2; out++) {
+        cr_assert(start());
+        p.st->log_out = out;
+        io_calls.fsync = refused_fsync;
+        stripes_leave(p.st);
+        cr_expect_eq(files(), 1, "the log");
+        io_calls.fsync = io_calls_kernel.fsync;
+        stripes_leave(p.st);
+        cr_expect_eq(files(), 0);
+    }
 }
 
 Test(stripes, nothing_stays_of_one_that_is_not_opened, .init = setup, .fini = teardown) {
