@@ -296,12 +296,14 @@ int recover_file(struct group *g, unsigned i, bool behind, bool dry, char *line,
     if (dir >= 0) {
         stripelog_identity(dir, s->name, &now);
     }
+    bool complete = dir >= 0 && is_complete(g, i, &now);
+    if (complete && !dry) {
+        r = io_calls.sync_dir(dir); // who gave it the name may have died before that
+    }
     if (r < 0) {
         snprintf(line, cap, "not recovered: %s/%s: its directory: %s", s->dir, s->name, log_errno(-r));
-    } else if (is_complete(g, i, &now)) {
-        r = dry ? 0 : io_calls.sync_dir(dir); // who gave it the name may have died before that
-        snprintf(line, cap, "%s: %s/%s%s%s", r < 0 ? "not recovered" : "complete already", s->dir, s->name,
-                 r < 0 ? ": its directory: " : "", r < 0 ? log_errno(-r) : "");
+    } else if (complete) {
+        snprintf(line, cap, "complete already: %s/%s", s->dir, s->name);
     } else if (!recover_as_recorded(g, i, s->dir_ino, s->name, &s->replaced, &now)) {
         r = -EEXIST;
         snprintf(line, cap, "left alone: %s/%s: it has changed since", s->dir, s->name);
