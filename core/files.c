@@ -11,7 +11,6 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/resource.h>
 
 #define FDS_SPARE 16 // descriptors kept free for sockets, questions and directories
 
@@ -113,9 +112,7 @@ void files_count(struct engine *e, struct file_slot *f) {
 }
 
 bool files_crowded_at(int fd) {
-    // The kernel gives the lowest free number: how high ours are says how full the table is.
-    struct rlimit r;
-    return getrlimit(RLIMIT_NOFILE, &r) == 0 && r.rlim_cur != RLIM_INFINITY && (rlim_t)fd + FDS_SPARE > r.rlim_cur;
+    return os_fds_scarce(fd, FDS_SPARE);
 }
 
 bool files_crowded(const struct entry *en) {

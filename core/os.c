@@ -12,6 +12,7 @@
 #include <linux/userfaultfd.h>
 #include <poll.h>
 #include <sys/ioctl.h>
+#include <sys/resource.h>
 
 // Newer than the C library's headers may be.
 #define USERFAULTFD_NEW _IO(0xAA, 0)
@@ -23,6 +24,13 @@ int os_openat(int dirfd, const char *path, int flags, mode_t mode) {
 
 int os_close(int fd) {
     return (int)OS_CALL(SYS_close, fd, 0, 0, 0, 0, 0);
+}
+
+bool os_fds_scarce(int fd, unsigned spare) {
+    struct {
+        uint64_t cur, max;
+    } r;
+    return OS_CALL(SYS_prlimit64, 0, RLIMIT_NOFILE, NULL, &r, 0, 0) == 0 && (uint64_t)fd + spare > r.cur;
 }
 
 ssize_t os_read(int fd, void *buf, size_t len) {

@@ -11,6 +11,7 @@
 #ifndef FASTCKPT_OS_H
 #define FASTCKPT_OS_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <sys/stat.h>
@@ -57,6 +58,9 @@ struct statx;
 // Descriptors and data. Offsets and lengths in bytes.
 int os_openat(int dirfd, const char *path, int flags, mode_t mode);
 int os_close(int fd);
+/** Are there fewer than `spare` numbers left to this process above `fd`, which has just come? The kernel gives the
+ *  lowest free one: how high it is says how full the table is. */
+bool os_fds_scarce(int fd, unsigned spare);
 ssize_t os_read(int fd, void *buf, size_t len);
 ssize_t os_write(int fd, const void *buf, size_t len);
 ssize_t os_pwrite(int fd, const void *buf, size_t len, off_t off);

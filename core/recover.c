@@ -15,10 +15,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/resource.h>
 #include <unistd.h>
 
-#define FDS_SPARE 16
+#define FDS_SPARE 16 // descriptors kept free for what is done with the logs
 
 // ---- Reading the logs of one pair
 
@@ -198,12 +197,6 @@ static struct group *group_of(struct finding *f, const char *id) {
     return g;
 }
 
-/** Some descriptors are for what is done with the logs. */
-static bool no_more(int fd) {
-    struct rlimit r;
-    return getrlimit(RLIMIT_NOFILE, &r) == 0 && r.rlim_cur != RLIM_INFINITY && (rlim_t)fd + FDS_SPARE > r.rlim_cur;
-}
-
 /** "ID.3.log" is the log of an engine on its fourth stripe. */
 static bool is_log(const char *name, char id[64], unsigned *i) {
     int end = 0;
@@ -224,7 +217,7 @@ static int open_log(struct group *g, unsigned i, int dir, const char *name) {
     int fd_dir = os_fcntl(dir, F_DUPFD_CLOEXEC, 3);
     int fd_data = fd_dir < 0 ? fd_dir : os_openat(dir, data, O_RDONLY | O_CLOEXEC | O_NOFOLLOW, 0);
     int r = fd_dir < 0 || (fd_data < 0 && fd_data != -ENOENT) ? fd_data : stripelog_lock(fd);
-    r = r == 0 && no_more(fd > fd_data ? fd : fd_data) ? -EMFILE : r;
+    r = r == 0 && os_fds_scarce(fd > fd_data ? fd : fd_data, FDS_SPARE) ? -EMFILE : r;
     if (r < 0) {
         os_close(fd), os_close(fd_dir), os_close(fd_data);
         return r;
