@@ -135,9 +135,7 @@ void clients_hello(struct engine *e, unsigned conn, const struct msg *m, int *fd
     struct state *st = e->p.st;
     int client = -EINVAL;
     int pidfd = nfds > 0 ? fds[0] : 0;
-    for (int i = 1; i < nfds; i++) {
-        os_close(fds[i]);
-    }
+    os_close_all(fds + 1, nfds - 1);
     if (st->conns[conn].client != NO_CLIENT) {
         client = (int)st->conns[conn].client; // said before a restart: only the answer may be missing
         if (pidfd > 0) {
@@ -405,9 +403,7 @@ bool clients_at_once(struct engine *e, unsigned conn, const struct msg *m, int *
     if (m->type != MSG_STATUS && m->type != MSG_FAILURES) {
         return false;
     }
-    for (int i = 0; i < nfds; i++) {
-        os_close(fds[i]); // these questions have none, but a stranger may send some
-    }
+    os_close_all(fds, nfds); // these questions have none, but a stranger may send some
     if (m->type == MSG_FAILURES) {
         tell_failure(e, conn, m);
     } else {

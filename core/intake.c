@@ -147,12 +147,6 @@ static void record(struct engine *e, unsigned conn, const struct msg *m, const i
     entries_enter(e, i);
 }
 
-static void close_fds(const int *fds, int nfds) {
-    for (int i = 0; i < nfds; i++) {
-        os_close(fds[i]);
-    }
-}
-
 /** One datagram. False when there is no more to read now. */
 static bool read_one(struct engine *e, unsigned conn) {
     struct conn_slot *cs = &e->p.st->conns[conn];
@@ -169,7 +163,7 @@ static bool read_one(struct engine *e, unsigned conn) {
     if (len == -EMFILE || len == -ENFILE || len == -ETOOMANYREFS || len == -ENOBUFS) {
         // Back-pressure: it stays in the queue until descriptors are free. The pass counts all the same: what carries
         // descriptors is a question, so its sender has sent nothing behind it, and nothing else is ordered by it.
-        close_fds(fds, nfds);
+        os_close_all(fds, nfds);
         e->starved = true;
         if (cs->client == NO_CLIENT) { // a hello: nothing of its is under way
             refuse(e, cs->fd);
@@ -184,7 +178,7 @@ static bool read_one(struct engine *e, unsigned conn) {
     BREAK_POINT("intake-peeked");
     bool hello = m.type == MSG_HELLO;
     if (msg_check(&m, (size_t)len) < 0 || (!hello && cs->client == NO_CLIENT)) {
-        close_fds(fds, nfds);
+        os_close_all(fds, nfds);
         cut_off(e, conn, "a message that is none of ours");
         return false;
     }
@@ -196,12 +190,12 @@ static bool read_one(struct engine *e, unsigned conn) {
         return cs->fd > 0;
     }
     if (m.number == 0 || m.number > atomic_load(&e->p.numbers->next)) {
-        close_fds(fds, nfds);
+        os_close_all(fds, nfds);
         cut_off(e, conn, "a number that was never drawn");
         return false;
     }
     if (is_known(e, &m, cs->client, conn)) {
-        close_fds(fds, nfds);
+        os_close_all(fds, nfds);
     } else {
         record(e, conn, &m, fds, nfds);
         BREAK_POINT("intake-recorded");

@@ -26,6 +26,12 @@ int os_close(int fd) {
     return (int)OS_CALL(SYS_close, fd, 0, 0, 0, 0, 0);
 }
 
+void os_close_all(const int *fds, int n) {
+    for (int i = 0; i < n; i++) {
+        os_close(fds[i]);
+    }
+}
+
 bool os_fds_scarce(int fd, unsigned spare) {
     struct {
         uint64_t cur, max;

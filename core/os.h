@@ -58,6 +58,7 @@ struct statx;
 // Descriptors and data. Offsets and lengths in bytes.
 int os_openat(int dirfd, const char *path, int flags, mode_t mode);
 int os_close(int fd);
+void os_close_all(const int *fds, int n);
 /** Are there fewer than `spare` numbers left to this process above `fd`, which has just come? The kernel gives the
  *  lowest free one: how high it is says how full the table is. */
 bool os_fds_scarce(int fd, unsigned spare);

@@ -241,9 +241,7 @@ ssize_t msg_recv(int sock, struct msg *m, int *fds, int *nfds, int flags) {
         err = -EMFILE; // the kernel could not install them all; after MSG_PEEK the datagram is still there
     }
     if (err < 0 || n == 0) {
-        for (int i = 0; i < got && i < MSG_FDS_MAX; i++) {
-            os_close(fds[i]);
-        }
+        os_close_all(fds, got < MSG_FDS_MAX ? got : MSG_FDS_MAX);
         return err;
     }
     *nfds = got;

@@ -42,9 +42,8 @@ static bool take_answer(const struct link *l, struct msg *m, int fds[MSG_FDS_MAX
         return true;
     }
     if (len < (ssize_t)offsetof(struct msg, u) || a.number != m->number || a.type != m->type) {
-        while (*nfds > 0) {
-            os_close(fds[--*nfds]);
-        }
+        os_close_all(fds, *nfds);
+        *nfds = 0;
         return false;
     }
     *m = a;
@@ -91,9 +90,7 @@ int tool_link_open(struct link *l, int dirfd, uint64_t key) {
         void *page = mmap(NULL, NUMBERS_PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, fds[1], 0);
         l->numbers = page == MAP_FAILED ? NULL : page;
     }
-    for (int i = 0; i < nfds && r == 0; i++) {
-        os_close(fds[i]);
-    }
+    os_close_all(fds, r == 0 ? nfds : 0);
     if (r < 0 || !l->numbers) {
         os_close(l->sock);
         return r < 0 ? r : -EPROTO;

@@ -164,7 +164,7 @@ void client_lost(uint32_t epoch) {
 // The descriptors of the first answer: staging, numbers, tables.
 static int session_begin(const struct msg *a, const int *fds, int n) {
     if (n != 3) {
-        close_fds(fds, n);
+        os_close_all(fds, n);
         return -EPROTO;
     }
     struct numbers *num = os_mmap(NULL, NUMBERS_PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, fds[1], 0);

@@ -126,7 +126,7 @@ int conn_receive(struct conn *c, struct msg *q, int *fds, int *nfds, int slice_m
     client_answered();
     // An answer that somebody did not wait for may still lie here.
     if (len < (ssize_t)offsetof(struct msg, u) || a.magic != MSG_MAGIC || a.number != q->number || a.type != q->type) {
-        close_fds(got, n);
+        os_close_all(got, n);
         return 0;
     }
     *q = a;
@@ -134,7 +134,7 @@ int conn_receive(struct conn *c, struct msg *q, int *fds, int *nfds, int slice_m
         *nfds = n;
         memcpy(fds, got, (size_t)n * sizeof *fds);
     } else {
-        close_fds(got, n);
+        os_close_all(got, n);
     }
     return 1;
 }
@@ -219,7 +219,7 @@ static int conn_more(struct conn *c) {
     if (r < 0) {
         return r;
     }
-    close_fds(fds, n);
+    os_close_all(fds, n);
     r = c->fd = own_pin(c->own);
     if (r < 0) {
         own_drop(c->own);

@@ -11,12 +11,6 @@
 
 #define MS_NS INT64_C(1000000)
 
-static inline void close_fds(const int *fds, int n) {
-    for (int i = 0; i < n; i++) {
-        os_close(fds[i]);
-    }
-}
-
 struct conn;
 struct session {
     uint32_t slot;
