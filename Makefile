@@ -32,7 +32,7 @@ SAN     := $(if $(ASAN),-fsanitize=address$(comma)undefined -fno-omit-frame-poin
 # The core modules that the preloaded library needs. The rest of core is the engine's.
 SHIM_CORE := log os fs config path protocol runtime staging
 # Modules of the shim without hooks or process state: unit tests may link them.
-SHIM_PURE := policy extents shared listing callsite_text workers crc elf maps
+SHIM_PURE := policy extents shared listing callsite_text thread workers crc elf maps
 
 CORE_SRC  := $(wildcard core/*.c)
 SHIM_SRC  := $(wildcard shim/*.c)

@@ -14,13 +14,12 @@
 #include "guarded.h"
 #include "maps.h"
 #include "own.h"
+#include "thread.h"
 
 #include <errno.h>
 #include <poll.h>
-#include <pthread.h>
 #include <stdlib.h>
 #include <sys/eventfd.h>
-#include <sys/prctl.h>
 
 #define STACK_SIZE (1 * MIB) // CUDA runs on it
 #define WAITING    64        // faults that are kept; who is beyond asks again
@@ -152,12 +151,9 @@ static void sleep_for_more(void) {
     }
 }
 
-// Everything but glibc's own two signals, as a helper of workers.c.
 static void *courier(void *unused) {
     (void)unused;
-    uint64_t mask = ~(3ull << 31);
-    OS_CALL(SYS_rt_sigprocmask, SIG_SETMASK, &mask, NULL, sizeof mask, 0, 0);
-    OS_CALL(SYS_prctl, PR_SET_NAME, "fastckpt-late", 0, 0, 0, 0);
+    thread_begin("fastckpt-late");
     guard_depth++; // what CUDA calls here is its own business
     atomic_store(&late.courier, os_gettid());
     late.link->start();
@@ -170,23 +166,6 @@ static void *courier(void *unused) {
         }
     }
     return NULL;
-}
-
-static bool make_thread(void) {
-    pthread_t thread;
-    pthread_attr_t attr;
-    if (pthread_attr_init(&attr) != 0) {
-        return false;
-    }
-    pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
-    pthread_attr_setstacksize(&attr, STACK_SIZE);
-    int err = pthread_create(&thread, &attr, courier, NULL);
-    if (err == EINVAL) { // the program's thread-local variables need more
-        pthread_attr_setstacksize(&attr, 8 * MIB);
-        err = pthread_create(&thread, &attr, courier, NULL);
-    }
-    pthread_attr_destroy(&attr);
-    return err == 0;
 }
 
 static int make_bell(void) {
@@ -203,7 +182,8 @@ static bool make(const struct late_link *link) {
     }
     late.link = link;
     late.bell = make_bell();
-    if (late.bell < 0 || atexit(late_end) != 0 || !make_thread()) { // late_end comes before CUDA's own end
+    bool ends = late.bell >= 0 && atexit(late_end) == 0; // which comes before CUDA's own end
+    if (!ends || !thread_make(courier, STACK_SIZE)) {
         log_info("FASTCKPT_CUDA=defer: no thread for it, so copies from CUDA devices are waited for");
         return false;
     }

@@ -1,21 +1,18 @@
 // SPDX-License-Identifier: MIT
 //
-// workers: see workers.h. The helpers are made by pthread_create, so that glibc knows them (setuid and its kin change
-// all threads of a process) and so do other runtimes that preload something. That call allocates, which is why it is
-// made by threads that are in no signal handler, and why a helper, once made, only computes and sleeps.
+// workers: see workers.h. To make a helper allocates (thread.h), which is why it is done by threads that are in no
+// signal handler, and why a helper, once made, only computes and sleeps.
 
 #include "workers.h"
 
 #include "../core/os.h"
 #include "../core/util.h"
+#include "thread.h"
 
 #include <errno.h>
 #include <fcntl.h>
-#include <pthread.h>
-#include <signal.h>
 #include <stdatomic.h>
 #include <string.h>
-#include <sys/prctl.h>
 
 #define AUTO_MAX   4
 #define IDLE_NS    1000000000ll // then a helper leaves: a main thread that has ended is not kept from being the last
@@ -113,16 +110,9 @@ void workers_run(workers_block *block, void *arg, uint32_t n) {
 
 // ---- Helpers
 
-// Everything but glibc's own two signals (the kernel's bits 32 and 33): setuid in another thread waits for our answer.
-static void block_signals(void) {
-    uint64_t mask = ~(3ull << 31);
-    OS_CALL(SYS_rt_sigprocmask, SIG_SETMASK, &mask, NULL, sizeof mask, 0, 0);
-}
-
 static void *helper(void *unused) {
     (void)unused;
-    block_signals();
-    OS_CALL(SYS_prctl, PR_SET_NAME, "fastckpt-copy", 0, 0, 0, 0);
+    thread_begin("fastckpt-copy");
     for (;;) {
         uint32_t call = atomic_load_explicit(&workers.call, memory_order_acquire);
         if (take_part(call)) {
@@ -137,24 +127,12 @@ static void *helper(void *unused) {
 }
 
 static bool make_helper(void) {
-    pthread_t thread;
-    pthread_attr_t attr;
-    if (pthread_attr_init(&attr) != 0) {
-        return false;
-    }
-    pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
-    pthread_attr_setstacksize(&attr, STACK_SIZE);
     atomic_fetch_add(&workers.helpers, 1);
-    int err = pthread_create(&thread, &attr, helper, NULL);
-    if (err == EINVAL) { // the program's thread-local variables need more
-        pthread_attr_setstacksize(&attr, 8u * 1024 * 1024);
-        err = pthread_create(&thread, &attr, helper, NULL);
-    }
-    pthread_attr_destroy(&attr);
-    if (err != 0) {
+    bool made = thread_make(helper, STACK_SIZE);
+    if (!made) {
         atomic_fetch_sub(&workers.helpers, 1);
     }
-    return err == 0;
+    return made;
 }
 
 // The CPUs that the calling thread, and so a helper that it makes, may use.
