@@ -73,7 +73,7 @@ static bool is_permitted(const struct subject *t) {
         return false;
     }
     bool nothing = !t->there && !is_hidden(t);
-    return nothing || !(dir.stx_mode & S_ISVTX) || (owner_of(t, &owner) && creds_sticky_owner(t->p.dir, owner));
+    return nothing || !(dir.stx_mode & S_ISVTX) || (owner_of(t, &owner) && creds_own(owner));
 }
 
 bool change_allowed(const struct subject *t) {

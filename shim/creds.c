@@ -28,13 +28,9 @@ static bool fsuid(uid_t *ret) {
     return *p == '\n';
 }
 
-bool creds_sticky_owner(int dir, uid_t owner) {
-    struct stat st;
+bool creds_own(uid_t owner) {
     uid_t uid;
-    if (os_fstat(dir, &st) < 0) {
-        return false;
-    }
-    return !(st.st_mode & S_ISVTX) || (fsuid(&uid) && uid == owner);
+    return fsuid(&uid) && uid == owner;
 }
 
 uid_t creds_euid(void) {

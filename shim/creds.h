@@ -9,11 +9,10 @@
 #include <stdbool.h>
 #include <sys/types.h>
 
-/** Is what `owner` has in the directory `dir` (O_PATH will do) the calling thread's, or has the directory no sticky
- *  bit? Then the bit keeps the thread neither from deleting or replacing it, nor from an O_CREAT that finds it. The uid
- *  that counts is the thread's own (setfsuid); the directory's owner and privileges count for nothing: false means that
- *  the kernel is to say. It costs 20 µs where the bit is set, else one system call. */
-bool creds_sticky_owner(int dir, uid_t owner);
+/** Does the calling thread own what `owner` has? Then a directory's sticky bit keeps it neither from deleting or
+ *  replacing it, nor from an O_CREAT that finds it. The uid that counts is the thread's own (setfsuid); the directory's
+ *  owner and privileges count for nothing: false means that the kernel is to say. It costs 20 µs. */
+bool creds_own(uid_t owner);
 
 /** The effective uid: one system call. */
 uid_t creds_euid(void);

@@ -307,8 +307,7 @@ int names_open_flags(int flags) {
 
 bool names_may_create(const struct place *p, int flags, const struct lent *l) {
     struct stat st;
-    return !(flags & O_CREAT) || !(p->mode & S_ISVTX) ||
-           (os_fstat(l->fd, &st) == 0 && creds_sticky_owner(p->dir, st.st_uid));
+    return !(flags & O_CREAT) || !(p->mode & S_ISVTX) || (os_fstat(l->fd, &st) == 0 && creds_own(st.st_uid));
 }
 
 // The open of a name that its directory shows wrongly. As names_before_open.

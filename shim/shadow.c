@@ -147,8 +147,11 @@ void shadow_forget_old(struct shadow *s) {
 // Would the kernel let this thread put another file in the place of one that is `st`? Where there is no sticky bit the
 // new one is given the owner of the old, and that is where it says so.
 static bool is_ours(const struct place *p, const struct stat *st) {
+    if (p->mode & S_ISVTX) {
+        return creds_own(st->st_uid);
+    }
     uid_t euid = creds_euid();
-    return p->mode & S_ISVTX ? creds_sticky_owner(p->dir, st->st_uid) : st->st_uid == euid || euid == 0;
+    return st->st_uid == euid || euid == 0;
 }
 
 // Can what stands under the name be replaced without anybody noticing?
