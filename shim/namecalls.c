@@ -347,6 +347,21 @@ static int open_hidden(const struct place *p, uint64_t word, int flags, struct l
     return 1;
 }
 
+// A link of /proc: the same inode again. Behind our settle the kernel opens it by itself.
+static void before_linked(int dirfd, const char *path, int flags) {
+    struct lent l;
+    bool writes = (flags & O_ACCMODE) != O_RDONLY || (flags & O_TRUNC);
+    if (!lend_linked(dirfd, path, LEND_SETTLE, &l)) {
+        return;
+    }
+    if (writes && l.own != NULL) {
+        file_release(l.own, fd_of(l.own)); // its error is for its own calls
+    } else if (writes && l.pending) {
+        names_wait(WAIT_ALL); // nothing is cut off it any more
+    }
+    names_return(&l);
+}
+
 int names_before_open(int dirfd, const char *path, int flags, struct lent *ret) {
     struct place p;
     uint64_t word;
@@ -364,16 +379,8 @@ int names_before_open(int dirfd, const char *path, int flags, struct lent *ret) 
         int way = r == PLACE_GONE ? -ENOENT : -ENOTDIR;
         r = (flags & O_CREAT) && slash ? names_way(dirfd, path) : way;
     } else {
-        // A link of /proc: the same inode again. Behind our settle the kernel opens it by itself.
-        r = r == -ELOOP && !(flags & O_PATH) && lend_linked(dirfd, path, LEND_SETTLE, ret);
-        bool writes = r > 0 && ((flags & O_ACCMODE) != O_RDONLY || (flags & O_TRUNC));
-        if (writes && ret->own != NULL) {
-            file_release(ret->own, fd_of(ret->own)); // its error is for its own calls
-        } else if (writes && ret->pending) {
-            names_wait(WAIT_ALL); // nothing is cut off it any more
-        }
-        if (r > 0) {
-            names_return(ret);
+        if (r == -ELOOP && !(flags & O_PATH)) {
+            before_linked(dirfd, path, flags);
         }
         r = 0;
     }
