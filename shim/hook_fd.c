@@ -137,15 +137,6 @@ static inline int before_lock(int fd, bool record) {
     return LIKELY(fd_peek(fd) == NULL && names_native()) ? 0 : reopen_before_lock(fd);
 }
 
-static inline bool locks_record(int cmd) {
-    return cmd == F_SETLK || cmd == F_SETLKW;
-}
-
-// A lease is about the opens of a name.
-static inline bool locks(int cmd) {
-    return locks_record(cmd) || cmd == F_OFD_SETLK || cmd == F_OFD_SETLKW || cmd == F_SETLEASE;
-}
-
 // Opened without a name: by the program itself, or by one that captured it and left it to this one (`cmd > file`).
 static int flags_of_shadow(int fd, int flags) {
     struct stat st;
@@ -161,7 +152,7 @@ static int fcntl_captured(struct file *f, int fd, int cmd, long arg) {
         f->native |= r == 0 && (arg & (O_APPEND | O_DIRECT)) != 0;
         break;
     default:
-        r = locks(cmd) ? before_lock(fd, locks_record(cmd)) : 0;
+        r = hook_locks(cmd) ? before_lock(fd, hook_locks_record(cmd)) : 0;
         break;
     }
     if (r < 0) {
@@ -201,7 +192,7 @@ int hook_fcntl(int fd, int cmd, ...) {
     } else if (UNLIKELY(client_owns_fd(fd))) {
         return (int)hook_ret(-EBADF);
     }
-    int r = UNLIKELY(locks(cmd)) ? before_lock(fd, locks_record(cmd)) : 0;
+    int r = UNLIKELY(hook_locks(cmd)) ? before_lock(fd, hook_locks_record(cmd)) : 0;
     if (UNLIKELY(cmd == F_NOTIFY) && !names_native()) {
         names_before_list(fd, ".");
     }

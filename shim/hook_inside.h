@@ -32,6 +32,16 @@ static inline int hook_unstaged(int fd) {
     return r;
 }
 
+static inline bool hook_locks_record(int cmd) {
+    return cmd == F_SETLK || cmd == F_SETLKW;
+}
+
+/** The commands of fcntl that are about others who have the file open, on whatever descriptor. A lease is about the
+ *  opens of a name. */
+static inline bool hook_locks(int cmd) {
+    return hook_locks_record(cmd) || cmd == F_OFD_SETLK || cmd == F_OFD_SETLKW || cmd == F_SETLEASE;
+}
+
 /** Is a call by name about its directory's descriptor itself? */
 static inline bool hook_by_descriptor(const char *path, int flags) {
     return (flags & AT_EMPTY_PATH) && (path == NULL || (guard_readable(path) && path[0] == '\0'));

@@ -40,7 +40,7 @@ enum {
 
 enum group {
     GROUP_NONE,
-    GROUP_FD,    // the first argument is a descriptor: ours if that is captured
+    GROUP_FD,    // the first argument is a descriptor: ours if that is captured, or to be locked
     GROUP_FDS,   // so are others
     GROUP_OPEN,  // makes a descriptor of a name
     GROUP_NAME,  // ours if anything is captured or pending anywhere
@@ -94,6 +94,11 @@ static const unsigned char groups[512] = {
 
 static bool known(long fd) {
     return fd_peek((int)fd) != NULL;
+}
+
+// A lock: it may be the first that is done with a file, or with another process's.
+static bool locks(long nr, long cmd) {
+    return nr == SYS_flock || (nr == SYS_fcntl && hook_locks((int)cmd));
 }
 
 static long on_descriptor(long nr, long a, long b, long c, long d, long e, long f) {
@@ -286,7 +291,7 @@ static __attribute__((noinline)) long route(long nr, long a, long b, long c, lon
                                             const void *caller) {
     switch ((enum group)groups[nr]) {
     case GROUP_FD:
-        return known(a) || (nr == SYS_fcntl && b == F_SETLEASE) ? on_descriptor(nr, a, b, c, d, e, f) : NOT_OURS;
+        return known(a) || locks(nr, b) ? on_descriptor(nr, a, b, c, d, e, f) : NOT_OURS;
     case GROUP_FDS: return on_descriptors(nr, a, b, c, d, e, f);
     case GROUP_OPEN: return opens(nr, a, b, c, d, caller);
     case GROUP_NAME: return names_native() ? NOT_OURS : by_name(nr, a, b, c, d, e);

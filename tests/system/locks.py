@@ -55,6 +55,10 @@ RECORDS = "out = lambda: print(subprocess.run(['env', '-u', 'LD_PRELOAD', %r, '-
     "text=True).stdout.strip(), flush=True)\n" % (fc.PYTHON, RECORD)
 OVER = python(RECORDS + "r = open('lock')\nfcntl.lockf(r, fcntl.LOCK_SH)\nout()\nw = open('lock', 'w')\nout()\n"
               "w.write('text')\nw.flush()\nout()\nw.close()\nout()\nprint(r.read())")
+BY_NUMBER = OVER.replace("fcntl.lockf(r, fcntl.LOCK_SH)", """import ctypes, struct
+nr = {'x86_64': 72, 'aarch64': 25}[os.uname().machine]
+wish = struct.pack('hhqqi4x', fcntl.F_RDLCK, os.SEEK_SET, 0, 0, 0)
+print(ctypes.CDLL(None).syscall(nr, r.fileno(), fcntl.F_SETLK, wish))""")
 BROUGHT = python(RECORDS + "os.makedirs('../other', exist_ok=True)\nf = open('../other/lock', 'w')\n"
                  "f.write('text')\nf.flush()\nfcntl.lockf(f, fcntl.LOCK_EX)\n"
                  "os.rename('../other/lock', 'lock')\nout()\nf.close()\nout()")
@@ -81,6 +85,7 @@ fc.run_cases([
     ("locks-child-new", lambda: both("d", CHILD)),
     ("locks-held-old", lambda: both("e", HELD, "old text\n")),
     ("locks-record-over", lambda: both("f", OVER, "old text\n")),
+    ("locks-record-by-number", lambda: both("j", BY_NUMBER, "old text\n")),
     ("locks-record-brought", lambda: both("g", BROUGHT)),
     ("locks-record-looked-at", lambda: both("h", LOOKED_AT, "old text\n")),
     ("locks-lease", lambda: both("i", LEASE)),
