@@ -9,6 +9,9 @@
 #include "fdtable.h"
 #include "real.h"
 
+// Newer than the headers that this may be compiled with; the same on every processor.
+enum { NR_FSCONFIG = 431, NR_MOUNT_SETATTR = 442 };
+
 /** The captured file of `fd` for a call that stages or settles; in a vfork child none: the kernel's offset is
  *  shared. */
 static inline struct file *hook_captured(int fd) {

@@ -10,10 +10,8 @@
 
 #include <sys/mount.h>
 
-#define HELD_NS 200000000ll // for what the engine closes a little later than it says
-
-// Newer than the headers that this may be compiled with; the same on every processor.
-enum { NR_FSCONFIG = 431, NR_MOUNT_SETATTR = 442, CMD_RECONFIGURE = 7 };
+#define HELD_NS         200000000ll // for what the engine closes a little later than it says
+#define CMD_RECONFIGURE 7           // of fsconfig; newer than the headers that this may be compiled with
 
 int64_t hook_let_go(void) {
     if (guard_depth != 0 || (names_native() && !client_alive()) || guard_foreign()) {

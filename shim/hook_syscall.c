@@ -27,8 +27,6 @@
 
 // Newer than the headers that this may be compiled with; the same on every processor.
 enum {
-    NR_FSCONFIG = 431,
-    NR_MOUNT_SETATTR = 442,
     NR_FCHMODAT2 = 452,
     NR_SETXATTRAT = 463,
     NR_GETXATTRAT,
@@ -179,7 +177,7 @@ static long old_name(long nr, long a, long b, long c) {
 }
 #endif
 
-static long xattr_by_name(long nr, long a, long b, long c, long d, long e) {
+static long attr_by_name(long nr, long a, long b, long c, long d, long e) {
     switch (nr) {
     case SYS_setxattr: return hook_setxattr(P(a), P(b), P(c), (size_t)d, (int)e);
     case SYS_lsetxattr: return hook_lsetxattr(P(a), P(b), P(c), (size_t)d, (int)e);
@@ -229,7 +227,7 @@ static long by_name(long nr, long a, long b, long c, long d, long e) {
     case SYS_bind: return hook_bind((int)a, P(b), (unsigned)c);
     case SYS_inotify_add_watch: return hook_inotify_add_watch((int)a, P(b), (uint32_t)c);
     case SYS_name_to_handle_at: return hook_name_to_handle_at((int)a, P(b), P(c), P(d), (int)e);
-    default: return xattr_by_name(nr, a, b, c, d, e);
+    default: return attr_by_name(nr, a, b, c, d, e);
     }
 }
 
