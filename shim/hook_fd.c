@@ -171,9 +171,9 @@ static int fcntl_captured(struct file *f, int fd, int cmd, long arg) {
 static int lease(int fd, long type) {
     int saved = errno;
     int r = (int)NATIVE(fcntl, SYS_fcntl, fd, F_SETLEASE, type);
-    int64_t until = LIKELY(r == 0 || errno != EAGAIN) ? 0 : hook_let_go();
-    while (UNLIKELY(hook_held(r, EAGAIN, until, saved))) {
-        r = (int)NATIVE(fcntl, SYS_fcntl, fd, F_SETLEASE, type);
+    if (UNLIKELY(r < 0 && errno == EAGAIN)) {
+        errno = saved;
+        HOOK_WHEN_LET_GO(r, EAGAIN, NATIVE(fcntl, SYS_fcntl, fd, F_SETLEASE, type));
     }
     return r;
 }

@@ -79,6 +79,15 @@ int64_t hook_let_go(void);
 /** Behind it: was the call, which returned `r` (and errno) as libc's do, refused by what may be the engine's doing? It
  *  is to be made again then; a millisecond has passed, and errno is `saved` again. */
 bool hook_held(long r, int refusal, int64_t until, int saved);
+/** Both: `ret` is what `call`, a libc call that is refused with `refusal`, says when the engine has let go. */
+#define HOOK_WHEN_LET_GO(ret, refusal, call)                                                                           \
+    do {                                                                                                               \
+        int64_t until_ = hook_let_go();                                                                                \
+        int saved_ = errno;                                                                                            \
+        do {                                                                                                           \
+            (ret) = (int)(call);                                                                                       \
+        } while (hook_held((ret), (refusal), until_, saved_));                                                         \
+    } while (0)
 
 /** What an open is beyond the real call (hook_open.c): a descriptor, an error, or CAPTURE_NATIVE: it is just that. */
 long hook_open_slow(int dirfd, const char *path, int flags, mode_t mode, const void *caller);

@@ -32,25 +32,15 @@ bool hook_held(long r, int refusal, int64_t until, int saved) {
     return true;
 }
 
-// `call`, a libc call that is refused with EBUSY, when the engine has let go.
-#define WHEN_LET_GO(ret, call)                                                                                         \
-    do {                                                                                                               \
-        int64_t until_ = hook_let_go();                                                                                \
-        int saved_ = errno;                                                                                            \
-        do {                                                                                                           \
-            (ret) = (int)(call);                                                                                       \
-        } while (hook_held((ret), EBUSY, until_, saved_));                                                             \
-    } while (0)
-
 int hook_umount(const char *path) {
     int r;
-    WHEN_LET_GO(r, NATIVE_OR(umount, RAW(SYS_umount2, path, 0), path));
+    HOOK_WHEN_LET_GO(r, EBUSY, NATIVE_OR(umount, RAW(SYS_umount2, path, 0), path));
     return r;
 }
 
 int hook_umount2(const char *path, int flags) {
     int r;
-    WHEN_LET_GO(r, NATIVE(umount2, SYS_umount2, path, flags));
+    HOOK_WHEN_LET_GO(r, EBUSY, NATIVE(umount2, SYS_umount2, path, flags));
     return r;
 }
 
@@ -59,13 +49,13 @@ int hook_mount(const char *from, const char *path, const char *type, unsigned lo
     if (LIKELY((flags & (MS_REMOUNT | MS_RDONLY)) != (MS_REMOUNT | MS_RDONLY))) {
         return (int)NATIVE(mount, SYS_mount, from, path, type, flags, data);
     }
-    WHEN_LET_GO(r, NATIVE(mount, SYS_mount, from, path, type, flags, data));
+    HOOK_WHEN_LET_GO(r, EBUSY, NATIVE(mount, SYS_mount, from, path, type, flags, data));
     return r;
 }
 
 int hook_mount_setattr(int dirfd, const char *path, unsigned flags, struct mount_attr *attr, size_t size) {
     int r;
-    WHEN_LET_GO(r, NATIVE(mount_setattr, NR_MOUNT_SETATTR, dirfd, path, flags, attr, size));
+    HOOK_WHEN_LET_GO(r, EBUSY, NATIVE(mount_setattr, NR_MOUNT_SETATTR, dirfd, path, flags, attr, size));
     return r;
 }
 
@@ -74,7 +64,7 @@ int hook_fsconfig(int fd, unsigned cmd, const char *key, const void *value, int 
     if (LIKELY(cmd != CMD_RECONFIGURE)) {
         return (int)NATIVE(fsconfig, NR_FSCONFIG, fd, cmd, key, value, aux);
     }
-    WHEN_LET_GO(r, NATIVE(fsconfig, NR_FSCONFIG, fd, cmd, key, value, aux));
+    HOOK_WHEN_LET_GO(r, EBUSY, NATIVE(fsconfig, NR_FSCONFIG, fd, cmd, key, value, aux));
     return r;
 }
 
