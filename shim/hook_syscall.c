@@ -38,7 +38,8 @@ enum {
 
 enum group {
     GROUP_NONE,
-    GROUP_FD,    // the first argument is a descriptor: ours if that is captured, or to be locked
+    GROUP_FD,    // the first argument is a descriptor: ours if that is captured
+    GROUP_INODE, // the same, and if anything is captured or pending anywhere: it may be that, or the directory of it
     GROUP_FDS,   // so are others
     GROUP_OPEN,  // makes a descriptor of a name
     GROUP_NAME,  // ours if anything is captured or pending anywhere
@@ -62,9 +63,9 @@ static const unsigned char groups[512] = {
     // descriptors
     [SYS_write] = GROUP_FD, [SYS_pwrite64] = GROUP_FD, [SYS_writev] = GROUP_FD, [SYS_pwritev] = GROUP_FD,
     [SYS_pwritev2] = GROUP_FD, [SYS_lseek] = GROUP_FD, [SYS_ftruncate] = GROUP_FD, [SYS_fallocate] = GROUP_FD,
-    [SYS_fdatasync] = GROUP_FD, [SYS_sync_file_range] = GROUP_FD, [SYS_fchmod] = GROUP_FD, [SYS_fchown] = GROUP_FD,
-    [SYS_fsetxattr] = GROUP_FD, [SYS_flock] = GROUP_FD, [SYS_ioctl] = GROUP_FD, [SYS_fstat] = GROUP_FD,
-    [SYS_fcntl] = GROUP_FD, [SYS_dup] = GROUP_FD, [SYS_sendfile] = GROUP_FDS, [SYS_copy_file_range] = GROUP_FDS,
+    [SYS_fdatasync] = GROUP_FD, [SYS_sync_file_range] = GROUP_FD, [SYS_fchmod] = GROUP_INODE, [SYS_fchown] = GROUP_FD,
+    [SYS_fsetxattr] = GROUP_FD, [SYS_flock] = GROUP_INODE, [SYS_ioctl] = GROUP_FD, [SYS_fstat] = GROUP_INODE,
+    [SYS_fcntl] = GROUP_INODE, [SYS_dup] = GROUP_FD, [SYS_sendfile] = GROUP_FDS, [SYS_copy_file_range] = GROUP_FDS,
     [SYS_splice] = GROUP_FDS, [SYS_mmap] = GROUP_FDS, [SYS_dup3] = GROUP_OTHER, [SYS_close] = GROUP_OTHER,
     [SYS_close_range] = GROUP_OTHER, [SYS_fsync] = GROUP_OTHER, [SYS_syncfs] = GROUP_OTHER, [SYS_sync] = GROUP_OTHER,
     [SYS_sendmsg] = GROUP_OTHER, [SYS_sendmmsg] = GROUP_OTHER, [SYS_umount2] = GROUP_OTHER, [SYS_mount] = GROUP_OTHER,
@@ -92,11 +93,6 @@ static const unsigned char groups[512] = {
 
 static bool known(long fd) {
     return fd_peek((int)fd) != NULL;
-}
-
-// A lock: it may be the first that is done with a file, or with another process's.
-static bool locks(long nr, long cmd) {
-    return nr == SYS_flock || (nr == SYS_fcntl && hook_locks((int)cmd));
 }
 
 static long on_descriptor(long nr, long a, long b, long c, long d, long e, long f) {
@@ -288,8 +284,11 @@ static long others(long nr, long a, long b, long c, long d, long e) {
 static __attribute__((noinline)) long route(long nr, long a, long b, long c, long d, long e, long f,
                                             const void *caller) {
     switch ((enum group)groups[nr]) {
-    case GROUP_FD:
-        return known(a) || locks(nr, b) ? on_descriptor(nr, a, b, c, d, e, f) : NOT_OURS;
+    case GROUP_FD: return known(a) ? on_descriptor(nr, a, b, c, d, e, f) : NOT_OURS;
+    case GROUP_INODE: // a lock on what may be ours later is noted
+        return known(a) || !names_native() || (nr == SYS_fcntl && hook_locks((int)b))
+                   ? on_descriptor(nr, a, b, c, d, e, f)
+                   : NOT_OURS;
     case GROUP_FDS: return on_descriptors(nr, a, b, c, d, e, f);
     case GROUP_OPEN: return opens(nr, a, b, c, d, caller);
     case GROUP_NAME: return names_native() ? NOT_OURS : by_name(nr, a, b, c, d, e);
