@@ -10,8 +10,9 @@
 # threads do not wait; children ended by a signal are silent; a program whose output a shell has redirected sees a
 # file with a name; who has a file open for writing while another saves over it writes into the new content; an open
 # file can be given a second name while it has one, and none once that is deleted; a rename to where nobody may
-# search is refused for that; a program that was just saved can be executed. How: the same small jobs natively and
-# under the shim. Cannot see what no tester has thought of yet.
+# search is refused for that; a program that was just saved can be executed; fstat and fchmod by syscall(), on what only
+# leads to a pending file, wait and count as by name. How: the same small jobs natively and under the shim. Cannot see
+# what no tester has thought of yet.
 
 import os
 import signal
@@ -181,6 +182,19 @@ for name in ('new.pt', 'old.pt'):
                     if r == 0:
                         libc.renameat2(-100, b, -100, a, 2 if flags == 2 else 0)
 os.chmod('shut', 0o755)
+"""
+BY_NUMBER = """
+import ctypes, os
+syscall, st = ctypes.CDLL(None).syscall, ctypes.create_string_buffer(256)
+fchmod, fstat, links, at = {'x86_64': (91, 5, ctypes.c_uint64, 16),
+                            'aarch64': (52, 80, ctypes.c_uint32, 20)}[os.uname().machine]
+os.mkdir('d')
+for i in range(4):
+    with open('d/%d.pt' % i, 'wb', buffering=0) as f:
+        f.write(bytes(12 << 20))
+    r = os.open('d/%d.pt' % i, os.O_RDONLY)
+    print(syscall(fstat, r, st), links.from_buffer(st, at).value)
+print(syscall(fchmod, os.open('d', os.O_RDONLY), 0o555), sorted(os.listdir('d')))
 """
 LOOKED_AT = """
 import os, sys
@@ -371,6 +385,12 @@ def saved_program(box):
     as_natively(box, PROGRAM)
 
 
+def by_number(box):
+    as_natively(box, BY_NUMBER)
+    for d in (box.d, box.native_d):
+        os.chmod(os.path.join(d, "d"), 0o755)
+
+
 def closed_directory(box):
     as_natively(box, CLOSED)
 
@@ -378,4 +398,4 @@ def closed_directory(box):
 run_cases([(f.__name__, lambda f=f: with_box(f.__name__, f))
            for f in (redirected, child_sees, holes, tar_after_save, short_write, saves_are_no_logs, forks_beside_savers,
                      ended_children, others_look, redirected_output, other_writers, saves_over, links, saved_program,
-                     closed_directory)])
+                     by_number, closed_directory)])
