@@ -63,8 +63,10 @@ static void wait_for(char *page) {
     }
 }
 
+// A turn's worth: of those who ask again, there is always another one.
 static void serve_faults(void) {
-    for (char *page; (page = guarded_next());) {
+    char *page;
+    for (uint32_t i = 0; i < WAITING && (page = guarded_next()); i++) {
         if (arena_serve(page) == -EAGAIN) {
             wait_for(page);
         }

@@ -162,6 +162,7 @@ LONG = [
     ("engine-dies", deaths("engine_pid")),
     ("both-die", deaths("engine_pid", "keeper_pid")),
     ("looked-at", looked_at),
+    ("crowd", same("crowd", scale=0.01, late=(40, 41))),
     ("little-scratch", same("forked", scratch="8M", tag="-little", late=(80, 81))),
     ("no-scratch", same("forked", scratch="8G", tag="-none", late=(0, 0), says=["no scratch memory"])),
     ("failing-call", lambda: failing("SIMCUDA_FAIL", 999, [*range(1, 60), *range(60, 900, 17)])),

@@ -65,6 +65,26 @@ static void threads(void) {
     close(fd);
 }
 
+// More of them than faults are kept for, all at the end.
+static void crowd(void) {
+    enum { N = 200 };
+    int fd = begin("crowd");
+    pthread_t t[N];
+    looked_at = sent(SIZE, 1);
+    for (size_t i = 0; i < N; i++) {
+        pthread_create(&t[i], NULL, look, (void *)(SIZE - 2 * MIB - i * 4096));
+    }
+    uint64_t all = 0;
+    for (size_t i = 0; i < N; i++) {
+        void *h;
+        pthread_join(t[i], &h);
+        all = all * 31 + (uintptr_t)h;
+    }
+    put(fd, looked_at, SIZE);
+    printf("crowd: %016lx\n", (unsigned long)all);
+    close(fd);
+}
+
 static void snapshot(void) {
     int fd = begin("snapshot");
     char *a = sent(SIZE, 1);
@@ -365,6 +385,7 @@ static const struct {
     void (*run)(void);
 } cases[] = {
     {"threads", threads}, {"snapshot", snapshot}, {"calls", calls},       {"back", back},     {"zeroed", zeroed},
+    {"crowd", crowd},
     {"moved", moved},     {"forked", forked},     {"spawned", spawned},   {"returned", returned},
     {"exited", exited},   {"quick", quick},       {"execed", execed},     {"killed", killed}, {"paused", paused},
     {"full", full}, {"late", late},       {"fails", fails},       {"once", once},         {"steps", steps},
