@@ -99,7 +99,7 @@ static void arrived(struct piece *p) {
         say_lost(p->error);
         arena_lose(r);
         client_refs_lost(r->at, r->len);
-    } else if (p->error == 0) {
+    } else if (!r->lost) { // behind a gap nothing counts
         arena_came(r, p->last ? UINT64_MAX : p->from + p->len);
     }
     if (p->last) {

@@ -81,6 +81,21 @@ def fails():
     assert sorted(os.listdir(box.d)) == ["not-captured.log", "old"] and os.path.exists(old), os.listdir(box.d)
 
 
+def gap():
+    """One piece fails, and the device goes on: what comes behind it does not stand for it, in no file."""
+    box = deferring("gap", scratch="256M")
+    trace = os.path.join(box.top, "trace")
+    r = box.run([victim("cuda_defer"), box.d, "gap"],
+                env=sim_env(scale=0.01, trace=trace, FAIL="cudaMemcpyAsync:60"))
+    calls = read_trace(trace)
+    failed = [c for c in calls if c.error]
+    assert len(failed) == 1 and failed[0].thread != calls[0].thread, failed  # not of the program's own thread
+    assert re.match(r"gap: write \d+, fsync -1 5, close -1 5\ngap: again \d+ 0, close -1 5$", r.out), r
+    assert r.rc == 0 and r.err.count(LOST) == 1, r
+    box.wait()
+    assert os.listdir(box.d) == [], os.listdir(box.d)
+
+
 def failing(variable, error, numbers):
     """Each call, or piece of work, in turn: the native error, or EIO and no file, or the file."""
     box = deferring("failing%d" % error, EXIT="leave")
@@ -163,6 +178,7 @@ LONG = [
     ("both-die", deaths("engine_pid", "keeper_pid")),
     ("looked-at", looked_at),
     ("crowd", same("crowd", scale=0.01, late=(40, 41))),
+    ("gap", gap),
     ("little-scratch", same("forked", scratch="8M", tag="-little", late=(80, 81))),
     ("no-scratch", same("forked", scratch="8G", tag="-none", late=(0, 0), says=["no scratch memory"])),
     ("failing-call", lambda: failing("SIMCUDA_FAIL", 999, [*range(1, 60), *range(60, 900, 17)])),

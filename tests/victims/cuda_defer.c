@@ -7,6 +7,7 @@
 #include "cuda_adopt.h"
 
 #include <errno.h>
+#include <poll.h>
 #include <pthread.h>
 #include <signal.h>
 #include <spawn.h>
@@ -320,6 +321,26 @@ static void fails(void) {
     printf("fails: %016lx\n", sum(a + SIZE - 4 * MIB, 4 * MIB));
 }
 
+// A piece fails, the device does not: what came behind it does not stand for it.
+static void gap(void) {
+    char *a = memory(SIZE), *d = on_device(SIZE, 1);
+    make_streams();
+    int fd = begin("gap"), again = begin("gap-again");
+    MUST(cudaMemcpyAsync(a, d, SIZE, cudaMemcpyDeviceToHost, streams[3]));
+    ssize_t n = write(fd, a, SIZE);
+    printf("gap: write %ld", n);
+    struct pollfd none = {.fd = -1};
+    poll(&none, 1, 1000); // all has come that will
+    int f = fsync(fd);
+    printf(", fsync %d %d", f, f < 0 ? errno : 0);
+    f = close(fd);
+    printf(", close %d %d\n", f, f < 0 ? errno : 0);
+    n = write(again, a, SIZE);
+    printf("gap: again %ld %d", n, n < 0 ? errno : 0);
+    f = close(again);
+    printf(", close %d %d\n", f, f < 0 ? errno : 0);
+}
+
 // One that may fail at any call: what it says, and what is in the file if it did not.
 static void once(void) {
     char *d, *buf = memory(SIZE);
@@ -385,7 +406,7 @@ static const struct {
     void (*run)(void);
 } cases[] = {
     {"threads", threads}, {"snapshot", snapshot}, {"calls", calls},       {"back", back},     {"zeroed", zeroed},
-    {"crowd", crowd},
+    {"crowd", crowd},     {"gap", gap},
     {"moved", moved},     {"forked", forked},     {"spawned", spawned},   {"returned", returned},
     {"exited", exited},   {"quick", quick},       {"execed", execed},     {"killed", killed}, {"paused", paused},
     {"full", full}, {"late", late},       {"fails", fails},       {"once", once},         {"steps", steps},
