@@ -187,7 +187,7 @@ static ssize_t refer(struct file *f, uint64_t off, struct range *r, const char *
             return done > 0 && n == -EAGAIN ? (ssize_t)done : n;
         }
         arena_referred(r, f->epoch, turn);
-        if (late && arena_is_lost(at, (uint64_t)n)) {
+        if (arena_is_lost(at, (uint64_t)n)) { // by now: whoever fails files for it may not have seen this reference
             return say_lost(f);
         }
         if (late) {
