@@ -39,7 +39,7 @@ static struct late {
     _Atomic bool asleep;
     _Atomic int courier;             // its thread id
     _Atomic uint64_t added, arrived; // pieces
-    uint64_t begun;                  // the courier's own
+    uint64_t begun, brought;         // the courier's own
     _Atomic uint32_t pulse;          // changes with `arrived`
     _Atomic int error;
     struct piece piece[LATE_MAX];
@@ -107,9 +107,10 @@ static void arrived(struct piece *p) {
     }
 }
 
-// One piece has come, or has failed. What can be on its way with it is.
+// One piece has come, or has failed. What can be on its way with it is. Who is told of it may be gone, and then this
+// thread is here again, for the next ones, before it goes on.
 static void carry(void) {
-    uint64_t next = atomic_load(&late.arrived);
+    uint64_t next = late.brought++;
     for (; late.begun < atomic_load(&late.added) && late.begun < next + LATE_WINDOW; late.begun++) {
         struct piece *p = piece_at(late.begun);
         p->error = late.link->begin(late.begun, arena_mem(p->range) + p->from, p->len);
@@ -122,7 +123,7 @@ static void carry(void) {
     }
     arrived(p);
     client_refs_arrived(arena_has);
-    atomic_store(&late.arrived, next + 1);
+    atomic_store(&late.arrived, late.brought);
     atomic_fetch_add(&late.pulse, 1);
     os_futex_wake(&late.pulse, 1 << 20);
     serve_waiting();

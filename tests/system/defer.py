@@ -129,22 +129,22 @@ def failing(variable, error, numbers):
 PROGRAMS = ("cudaMalloc", "cudaMemset", "cudaMemcpyAsync", "cudaStreamSynchronize", "cudaGetLastError")  # its own calls
 
 
-def deaths(*who):
-    """They die while bytes are on their way from the device to files."""
+def deaths(*who, case="paused", late=70, **config):
+    """They die while bytes are on their way from the device to files. `late`: least MiB that are not waited for."""
     def run():
-        box = deferring("deaths" + "".join(who))
-        n = box.native([victim("cuda_defer"), box.native_d, "paused"], env=sim_env(scale=0))
-        p = box.start([victim("cuda_defer"), box.d, "paused"], env=sim_env(scale=0.004), stdin=subprocess.PIPE)
-        assert p.stdout.readline() == "paused\n"
+        box = deferring("deaths-" + case + "".join(who), **config)
+        n = box.native([victim("cuda_defer"), box.native_d, case], env=sim_env(scale=0))
+        p = box.start([victim("cuda_defer"), box.d, case], env=sim_env(scale=0.004), stdin=subprocess.PIPE)
+        assert p.stdout.readline() == case + "\n"
         s = box.status()
         for sig in (signal.SIGSTOP, signal.SIGKILL):
             for w in who:
                 os.kill(s[w], sig)
         eventually("their end", lambda: not any(alive(s[w]) for w in who))
         out, err = p.communicate("\n", timeout=90)
-        assert (p.returncode, "paused\n" + out) == (0, n.out) and later(err) > 70, (p.returncode, out, err)
+        assert (p.returncode, case + "\n" + out) == (0, n.out) and later(err) > late, (p.returncode, out, err)
         assert box.wait().rc == 0
-        assert same_bytes(box.native_d + "/paused", box.d + "/paused"), "other bytes: %s" % err
+        compare_trees(box.native_d, box.d)
     return run
 
 
@@ -176,6 +176,7 @@ LONG = [
     ("quick", same("quick", scale=0.02, late=(80, 81))),
     ("engine-dies", deaths("engine_pid")),
     ("both-die", deaths("engine_pid", "keeper_pid")),
+    ("reborn", deaths("engine_pid", "keeper_pid", case="reborn", late=79, staging="256M")),
     ("looked-at", looked_at),
     ("crowd", same("crowd", scale=0.01, late=(40, 41))),
     ("gap", gap),

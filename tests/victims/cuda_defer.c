@@ -240,6 +240,24 @@ static void paused(void) {
     printf("paused: %016lx %016lx\n", sum(a, SIZE), sum(b, SIZE));
 }
 
+// Waits in the middle; behind that there is as much room as before.
+static void reborn(void) {
+    int fd = begin("reborn");
+    char *a = sent(SIZE, 1);
+    put(fd, a, SIZE);
+    printf("reborn\n");
+    fflush(stdout);
+    getchar();
+    printf("reborn: %016lx\n", sum(a, SIZE));
+    close(fd);
+    free(a);
+    fd = begin("reborn-2");
+    a = sent(SIZE, 2);
+    put(fd, a, SIZE);
+    close(fd);
+    printf("reborn: %016lx\n", sum(a, SIZE));
+}
+
 // Three tensors, one behind the other: what is said of their bytes is said again and again.
 static void late(void) {
     int fd = begin("late");
@@ -406,7 +424,7 @@ static const struct {
     void (*run)(void);
 } cases[] = {
     {"threads", threads}, {"snapshot", snapshot}, {"calls", calls},       {"back", back},     {"zeroed", zeroed},
-    {"crowd", crowd},     {"gap", gap},
+    {"crowd", crowd},     {"gap", gap},           {"reborn", reborn},
     {"moved", moved},     {"forked", forked},     {"spawned", spawned},   {"returned", returned},
     {"exited", exited},   {"quick", quick},       {"execed", execed},     {"killed", killed}, {"paused", paused},
     {"full", full}, {"late", late},       {"fails", fails},       {"once", once},         {"steps", steps},
