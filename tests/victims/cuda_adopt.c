@@ -16,8 +16,7 @@
 // ---- One buffer
 
 static void plain(void) {
-    int fd = create("plain");
-    header(fd);
+    int fd = begin("plain");
     for (unsigned i = 0; i < 2; i++) {
         char *buf = fetched(SIZE + i * 100003, i);
         put(fd, buf, SIZE + i * 100003);
@@ -29,8 +28,7 @@ static void plain(void) {
 }
 
 static void after(void) {
-    int fd = create("after");
-    header(fd);
+    int fd = begin("after");
     char *buf = fetched(SIZE, 1);
     put_part(fd, buf);
     memset(buf, 0x11, SIZE);
@@ -39,8 +37,7 @@ static void after(void) {
 }
 
 static void some(void) {
-    int fd = create("some");
-    header(fd);
+    int fd = begin("some");
     char *buf = fetched(SIZE, 1);
     for (size_t i = 70001; i < SIZE; i += i < 8 * MIB ? 9000 : 3 * MIB) { // here many, there few
         buf[i] ^= 0x55;
@@ -52,8 +49,7 @@ static void some(void) {
 }
 
 static void again(void) {
-    int fd = create("again");
-    header(fd);
+    int fd = begin("again");
     char *buf = fetched(SIZE, 1), *d = on_device(SIZE, 2);
     put_part(fd, buf);
     copy(buf, d, SIZE);
@@ -64,8 +60,7 @@ static void again(void) {
 }
 
 static void freed(void) {
-    int fd = create("freed");
-    header(fd);
+    int fd = begin("freed");
     char *buf = fetched(SIZE, 1);
     free(buf);
     char *other = memory(SIZE);
@@ -95,8 +90,7 @@ static void over(void) {
 }
 
 static void moved(void) {
-    int fd = create("moved");
-    header(fd);
+    int fd = begin("moved");
     char *buf = realloc(fetched(SIZE, 1), SIZE + 9 * MIB);
     memset(buf + SIZE, 0x33, 9 * MIB);
     put_part(fd, buf);
@@ -108,8 +102,7 @@ static void moved(void) {
 
 // A part of it moves; more copies than there is room for come behind it.
 static void elsewhere(void) {
-    int fd = create("elsewhere");
-    header(fd);
+    int fd = begin("elsewhere");
     char *buf = fetched(SIZE, 1), *at = (char *)(((uintptr_t)buf + 5 * MIB) & ~(uintptr_t)4095);
     char *to = mmap(NULL, 2 * MIB, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     to = mremap(at, 2 * MIB, 2 * MIB, MREMAP_MAYMOVE | MREMAP_FIXED, to);
@@ -128,16 +121,14 @@ static void elsewhere(void) {
 
 // Its file is closed by another program, in its place.
 static void execs(void) {
-    int fd = create("execs");
-    header(fd);
+    int fd = begin("execs");
     put_part(fd, fetched(SIZE, 1));
     fflush(stdout);
     execl("/bin/true", "true", NULL);
 }
 
 static void zeros(void) {
-    int fd = create("zeros");
-    header(fd);
+    int fd = begin("zeros");
     char *buf = fetched(SIZE, 1), *at = (char *)(((uintptr_t)buf + 5 * MIB) & ~(uintptr_t)4095);
     madvise(at, 3 * MIB, MADV_DONTNEED);
     printf("zeros: %016lx\n", sum(buf, SIZE));
@@ -147,8 +138,7 @@ static void zeros(void) {
 
 // Advice that the kernel refuses changes nothing.
 static void advice(void) {
-    int fd = create("advice");
-    header(fd);
+    int fd = begin("advice");
     char *buf = fetched(SIZE, 1), *at = (char *)(((uintptr_t)buf + 5 * MIB) & ~(uintptr_t)4095);
     printf("advice: %d", madvise(at, MIB, MADV_REMOVE));
     printf(" %d", madvise(at + 1, MIB, MADV_DONTNEED));
@@ -185,8 +175,7 @@ static void filled(void) {
 }
 
 static void middle(void) {
-    int fd = create("middle");
-    header(fd);
+    int fd = begin("middle");
     char *buf = fetched(SIZE, 1);
     if (pwrite(fd, buf + 10 * MIB + 5, 8 * MIB, 4 * MIB + 1) != 8 * MIB ||
         pwrite(fd, buf + MIB, 8 * MIB, 9 * MIB + 3) != 8 * MIB || // over it
@@ -198,8 +187,7 @@ static void middle(void) {
 }
 
 static void locked(void) {
-    int fd = create("locked");
-    header(fd);
+    int fd = begin("locked");
     char *buf = fetched(SIZE, 1), *at = (char *)(((uintptr_t)buf + 5 * MIB) & ~(uintptr_t)4095);
     mprotect(at, 3 * MIB, PROT_READ);
     put_part(fd, buf);
@@ -286,8 +274,7 @@ static void child(void) {
 }
 
 static void killed(void) {
-    int fd = create("killed");
-    header(fd);
+    int fd = begin("killed");
     char *buf = fetched(SIZE, 1);
     put(fd, buf, SIZE);
     close(fd);
@@ -297,8 +284,7 @@ static void killed(void) {
 
 // What the driver had is gone with the device's context, and made again.
 static void reset(void) {
-    int fd = create("reset");
-    header(fd);
+    int fd = begin("reset");
     for (unsigned i = 0; i < 2; i++) {
         char *buf = fetched(SIZE, i);
         put_part(fd, buf);
@@ -332,8 +318,7 @@ static void save(void) {
 
 // Waits in the middle for a line on stdin.
 static void paused(void) {
-    int fd = create("paused");
-    header(fd);
+    int fd = begin("paused");
     char *a = fetched(SIZE, 1), *b = fetched(SIZE, 2);
     put(fd, a, SIZE);
     memset(a, 0x11, SIZE);
@@ -392,8 +377,7 @@ static void threads(void) {
 // What is being sent by aio may be read later.
 static void aio(void) {
     unsigned long context = 0;
-    int fd = create("aio");
-    header(fd);
+    int fd = begin("aio");
     printf("aio: %ld\n", syscall(SYS_io_setup, 8, &context));
     for (unsigned i = 0; i < 6; i++) {
         char *buf = fetched(SIZE, i);

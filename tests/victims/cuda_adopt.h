@@ -90,3 +90,10 @@ static void header(int fd) {
     memset(buf, 'h', sizeof buf);
     put(fd, buf, sizeof buf);
 }
+
+/** A file that has its beginning: what follows is staged. */
+static inline int begin(const char *name) {
+    int fd = create(name);
+    header(fd);
+    return fd;
+}

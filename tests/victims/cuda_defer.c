@@ -23,13 +23,6 @@ static double now(void) {
     return (double)t.tv_sec * 1e3 + (double)t.tv_nsec / 1e6; // milliseconds
 }
 
-/** A file with room for what is staged. */
-static int begin(const char *name) {
-    int fd = create(name);
-    header(fd);
-    return fd;
-}
-
 /** As fetched, but nobody waits for the device: the bytes are on their way. What is on the device is gone. */
 static char *sent(size_t len, unsigned seed) {
     char *buf = memory(len), *d = on_device(len, seed);
