@@ -227,11 +227,17 @@ pid_t hook__Fork(void) {
     return (pid_t)r;
 }
 
-// A child with its own memory that runs no handlers: to it, everything is the kernel's (guard_foreign).
+// A child with its own memory that runs no handlers: to it, everything is the kernel's (guard_foreign). Memory
+// that shows the arena's pages becomes the program's own, as before a fork; but no lock is held over the call, since
+// the child would begin with its signals blocked.
 int hook_clone(clone_main *fn, void *stack, int flags, void *arg, void *ptid, void *tls, void *ctid) {
     count_process();
     if (!(flags & CLONE_VM)) {
         settle_all();
+        if (atomic_load_explicit(&shim.ready, memory_order_acquire) && !guard_foreign()) {
+            shim_before_fork();
+            shim_after_fork_in_parent();
+        }
     }
     return REAL(clone) != NULL ? real.clone(fn, stack, flags, arg, ptid, tls, ctid) : (int)hook_ret(-ENOSYS);
 }

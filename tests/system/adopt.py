@@ -167,6 +167,7 @@ LONG += [
     ("kept", kept),
     ("elsewhere", same("elsewhere", (40, 201), (10, 38), staging="256M")),
     ("execs", same("execs")),
+    ("cloned", same("cloned", (40, 41), (8, 10))),
     ("stripes", same("plain", (80, 81), (79, 81), tag="-stripes", stripes=1)),
     ("aio", same("aio", (40, 41), (40, 41), says="io_uring or aio")),
     ("ranks", ranks),

@@ -273,6 +273,31 @@ static void child(void) {
     close(fd);
 }
 
+static char *cloned_has;
+
+static int cloned_child(void *unused) {
+    (void)unused;
+    char line[64];
+    int n = snprintf(line, sizeof line, "cloned: %016lx in the child\n", (unsigned long)sum(cloned_has, SIZE));
+    return write(1, line, (size_t)n) != n;
+}
+
+// A child that no fork handler sees.
+static void cloned(void) {
+    int fd = create("cloned"), status = -1;
+    char *stack = malloc(MIB);
+    header(fd);
+    cloned_has = fetched(SIZE, 1);
+    put_part(fd, cloned_has);
+    fflush(stdout);
+    pid_t pid = clone(cloned_child, stack + MIB, SIGCHLD, NULL);
+    waitpid(pid, &status, 0);
+    put_part(fd, cloned_has);
+    printf("cloned: status %d, %016lx\n", status, (unsigned long)sum(cloned_has, SIZE));
+    close(fd);
+    free(stack);
+}
+
 static void killed(void) {
     int fd = begin("killed");
     char *buf = fetched(SIZE, 1);
@@ -440,7 +465,7 @@ static const struct {
 } cases[] = {{"plain", plain}, {"after", after},   {"some", some},     {"again", again}, {"freed", freed},
              {"advice", advice}, {"filled", filled}, {"kept", kept}, {"elsewhere", elsewhere}, {"execs", execs},
              {"over", over},   {"moved", moved},   {"zeros", zeros},   {"middle", middle}, {"locked", locked},
-             {"many", many},   {"child", child},   {"killed", killed},
+             {"many", many},   {"child", child},   {"killed", killed}, {"cloned", cloned},
              {"reset", reset}, {"save", save},     {"paused", paused},
              {"threads", threads}, {"aio", aio},       {"direct", direct}};
 
