@@ -22,9 +22,11 @@ from stripes import SAVER, disk, made, lie, run_some, saves, slow_target, stripe
 SLOW = 4 << 20
 
 
-def kill_pair(box, target):
+def kill_pair(box, slow=None):
+    """`slow`: a disk that is fast from then on."""
     box.kill_pair()
-    target.throttle(0)
+    if slow:
+        slow.throttle(0)
     eventually("its locks are free", lambda: "in use" not in box.command("recover", "--dry-run").out)
 
 

@@ -5,8 +5,8 @@
 #
 # Proves P3 and P4 where a job goes on, or comes again and saves under the same names, after keeper and engine were
 # killed: what was left on the stripes never takes the place of what was saved later, no name has another's content, and
-# nothing is deleted or pointed to for what is not there.
-# How: rotations by one name, by a temporary one, and with `latest`, whose bytes tell which save they are.
+# nothing is deleted or pointed to for what is not there; an engine gives no name before what was left has its own.
+# How: rotations by one name, by a temporary one, and with `latest`, whose bytes tell which save they are; slow targets.
 # Cannot see: targets without birth times of inodes, where numbers that are used again look the same.
 
 import os
@@ -16,8 +16,8 @@ import sys
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 from fc import *  # noqa: E402,F403
-from recover import kill_pair, recover, safe, start  # noqa: E402
-from stripes import run_some  # noqa: E402
+from recover import kill_pair, leave, recover, safe, start  # noqa: E402
+from stripes import made, run_some, saves, whole  # noqa: E402
 
 SIZE = 5 << 20
 JOB = """
@@ -155,8 +155,26 @@ def directory_gone():
         assert f.read() == "none" and sorted(os.listdir(box.d)) == ["latest"]
 
 
+def before_its_own():
+    """The next engine gives no name, on any disk, while it recovers what was saved before."""
+    disks, target, box = start("before")
+    leave(box, "-s", str(8 << 20), "-n", "2")
+    safe(box)
+    kill_pair(box)  # the target stays slow: recovering takes seconds
+    later = Box("before-later", STRIPES=box.config["STRIPES"])
+    made.append(later)
+    r = saves(later, "-s", "1000", "-n", "1")  # which waits until that is on its disk
+    assert r.rc == 0 and r.failures() == 0, r
+    names = sorted(os.listdir(box.d))
+    assert names == ["ckpt-1.pt", "ckpt-2.pt"], (names, later.engine_log())
+    target.throttle(0)
+    whole(box, names)
+    whole(later, ["ckpt-1.pt"])
+
+
 CASES = [(f.__name__.replace("_", "-") + "-" + kind, f, kind)
          for kind in ("over", "steps", "tmp") for f in (comes_again, goes_on)] + [
-             ("overwritten", overwritten), ("directory-gone", directory_gone)]
+             ("overwritten", overwritten), ("directory-gone", directory_gone),
+             ("before-its-own", before_its_own)]
 if __name__ == "__main__":
     run_some(CASES)
