@@ -17,7 +17,7 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 from fc import *  # noqa: E402,F403
 from recover import kill_pair, leave, recover, safe, start  # noqa: E402
-from stripes import made, run_some, saves, whole  # noqa: E402
+from stripes import lie, made, run_some, saves, whole  # noqa: E402
 
 SIZE = 5 << 20
 JOB = """
@@ -172,9 +172,22 @@ def before_its_own():
     whole(later, ["ckpt-1.pt"])
 
 
+def only_the_way():
+    """Behind what cannot be had no name is made which is the way to another one: nobody would take it there."""
+    disks, target, box = start("way", stripes=1)
+    leave(box, "-p", "first.pt", "-s", str(8 << 20), "-n", "1")
+    code = "import os\nopen('tmp', 'wb').write(b'x' * 2000)\nos.rename('tmp', 'second.pt')"
+    assert box.run([PYTHON, "-c", code], env={"FASTCKPT_EXIT": "leave"}).rc == 0
+    safe(box)
+    kill_pair(box, target)
+    lie(disks[0], 0)
+    rc, lines = recover(box)
+    assert rc == 1 and os.listdir(box.d) == [], (lines, os.listdir(box.d))
+
+
 CASES = [(f.__name__.replace("_", "-") + "-" + kind, f, kind)
          for kind in ("over", "steps", "tmp") for f in (comes_again, goes_on)] + [
              ("overwritten", overwritten), ("directory-gone", directory_gone),
-             ("before-its-own", before_its_own)]
+             ("before-its-own", before_its_own), ("only-the-way", only_the_way)]
 if __name__ == "__main__":
     run_some(CASES)
