@@ -12,7 +12,7 @@
 #   make BREAK=n ...      a canary, in build-break-n (n: 1 no sync, 2 no fence, 3 torn names, 4 to 6 crashes, 7 break
 #                         points, 8 a wrong checksum, 9 names are given only to who waits, 10 to 13 device copies,
 #                         16 to 18: what a client holds is not seen, comes over others' bytes, is seen in the middle
-#                         of its call, 19 to 21 adopted memory)
+#                         of its call, 14 break points that dawdle, 19 to 21 adopted memory, 22 to 25 late copies)
 
 CC      ?= gcc
 CXX     ?= g++

@@ -37,7 +37,7 @@ void break_points_list(void) {
     }
 }
 
-#elif FASTCKPT_BREAK == 22
+#elif FASTCKPT_BREAK == 14
 
 #include <stdint.h>
 #include <unistd.h>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 //
 // breakpoint: places between a record, an act and a mark, where a test lets the engine die (FASTCKPT_BREAK 7) or dawdle
-// (22). In what is shipped they are nothing at all.
+// (14). In what is shipped they are nothing at all.
 
 #ifndef FASTCKPT_BREAKPOINT_H
 #define FASTCKPT_BREAKPOINT_H
@@ -25,7 +25,7 @@ void break_points_list(void);
         static struct break_point here __attribute__((section("break_points"), used)) = {text, 0};                     \
         break_point_pass(&here);                                                                                       \
     } while (0)
-#elif FASTCKPT_BREAK == 22
+#elif FASTCKPT_BREAK == 14
 
 /** Sleeps now and then, up to 7 ms: what happens beside each other does so in every order. */
 void break_point_dawdle(void);
