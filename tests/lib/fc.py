@@ -292,8 +292,7 @@ class Box:
         return self.run([victim("ops")] + list(ops), **kw)
 
     def command(self, *args, timeout=60):
-        e = {k: v for k, v in self.env().items() if k != "LD_PRELOAD"}
-        e = {k: v for k, v in e.items() if k.startswith("FASTCKPT_")}
+        e = {k: v for k, v in self.env().items() if k.startswith("FASTCKPT_")}
         return self.run([BIN] + list(args), cwd="/", shim=False, env=e, timeout=timeout)
 
     def status(self):
@@ -306,8 +305,17 @@ class Box:
         return s if s.get("engine_pid") else None
 
     def wait(self, timeout=60):
-        r = self.command("wait", timeout=timeout)
-        return r
+        return self.command("wait", timeout=timeout)
+
+    def let_go(self, name):
+        """Waits until the engine has closed it: over a file that is open for writing a save is the kernel's."""
+        fds, path = "/proc/%d/fd/" % self.status()["engine_pid"], os.path.join(self.d, name)
+
+        def is_open():
+            with contextlib.suppress(FileNotFoundError):
+                return any(os.path.samefile(fds + n, path) for n in os.listdir(fds))  # raises if one was just closed
+            return os.path.exists(path)
+        eventually("the engine has closed " + name, lambda: not is_open())
 
     def kill_pair(self, s=None):
         """Kills keeper and engine at one instant, so that neither makes the other anew, and what has come in their

@@ -8,7 +8,6 @@
 # How: ext4 on a small loop device and on one that fails on demand (victims/faulty.c), as root and as a user, on both
 # backends; small ext4, XFS and btrfs. Cannot see errors that a disk reports late or never.
 
-import contextlib
 import errno
 import os
 import sys
@@ -256,16 +255,6 @@ def eio_after_close(fs, box):
     assert whole(box) == ("whole", 3), "the disk works again, the save does not: %s" % (whole(box),)
 
 
-def has_open(box, name):
-    """Does the engine have it open? Then a save over it is the kernel's: to it, somebody is writing there."""
-    fds = "/proc/%d/fd/" % box.status()["engine_pid"]
-    for n in os.listdir(fds):
-        with contextlib.suppress(FileNotFoundError):
-            if os.readlink(fds + n) == os.path.join(box.d, name):
-                return True
-    return False
-
-
 def eio_before_close(fs, box):
     old_save(box)
     fs.faults(errno.EIO)
@@ -276,7 +265,7 @@ def eio_before_close(fs, box):
         assert [l for l in out.splitlines()[2:] if l.endswith("=EIO")], "no EIO from %s: %s %s" % (tail, out, err)
         box.wait()
         assert whole(box) == ("whole", 1), whole(box)
-        eventually("the engine has closed it", lambda: not has_open(box, "m.pt"))
+        box.let_go("m.pt")
 
 
 def eio_then_delete(fs, box):

@@ -351,6 +351,7 @@ def step_end(io):
             st.begin(0)
             r = st.box.run([SAVER, "-p", "m.pt", "-s", "20M", "-n", "1", "-F", "1"], cwd=st.d, preexec=group.enter)
             assert r.rc == 0 and r.classes() == (1, 0, 0), r
+            st.box.let_go(st.d + "/m.pt")
             st.fs.throttle(0 if st.runs % 2 else RATE)
             slow.limit(25 * MIB if st.runs % 2 else 0)
             if st.runs % 2:
