@@ -48,6 +48,8 @@ CALLS = {
     "remount-syscall": "print(said(libc.syscall(nr[1], b'none', at.encode(), None, ctypes.c_ulong(33), None)))",
     "setattr": "print(said(libc.syscall(nr[2], -100, at.encode(), 0, "
                "(ctypes.c_uint64 * 4)(1, 0, 0, 0), ctypes.c_size_t(32))))",
+    "fsconfig": "fs = libc.syscall(433, -100, at.encode(), 0); libc.syscall(431, fs, 0, b'ro', None, 0); "
+                "print(said(libc.syscall(431, fs, 7, None, None, 0)))",
     "held": "print(said(libc.umount2(at.encode(), 0)))",
 }
 
