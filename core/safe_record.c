@@ -112,7 +112,7 @@ int safe_record_file(const struct safe *s, const struct file_slot *f, struct log
     char path[32];
     log_format(path, sizeof path, "/proc/self/fd/%d", f->fd_own);
     int fd = os_openat(AT_FDCWD, path, O_RDONLY | O_CLOEXEC, 0);
-    if (fd >= 0) { // no readahead: a page that comes into the cache beside a direct write to it is EIO at the next fsync
+    if (fd >= 0) { // no readahead: a page that comes into the cache beside a direct write makes the next fsync EIO
         OS_CALL(SYS_fadvise64, fd, 0, 0, POSIX_FADV_RANDOM, 0, 0);
     }
     int r = fd < 0 ? fd : make_file(s, f, fd, b);

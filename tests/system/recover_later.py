@@ -135,6 +135,27 @@ def overwritten():
             assert f.read() in names, said
 
 
+def born_later():
+    """What has the number, the size and the time of what was to be renamed, and was born later, is not it."""
+    disks, target, box = start("born")
+    p = job(box, "steps", 1, 1, 1)
+    safe(box)
+    r = box.run([PYTHON, "-c", "import os; s = os.stat('step-1.pt'); print(s.st_ino, s.st_mtime_ns)"])
+    number, at = map(int, r.out.split())
+    p.kill()
+    kill_pair(box, target)
+    for i in range(64):  # until the number is used again
+        with open(box.d + "/tmp.pt", "wb") as f:
+            f.write(bytes([7]) * SIZE)
+        os.utime(box.d + "/tmp.pt", ns=(at, at))
+        if os.stat(box.d + "/tmp.pt").st_ino == number:
+            break
+        os.rename(box.d + "/tmp.pt", box.native_d + "/%d" % i)
+    rc, lines = recover(box)
+    names = os.listdir(box.d)
+    assert rc == 1 and "step-1.pt" not in names and step_of(box, "tmp.pt") == 7, (rc, lines, names)
+
+
 def directory_gone():
     """What was to be renamed out of a directory that somebody has deleted since is not pointed to."""
     disks, target, box = start("gone")
@@ -187,7 +208,7 @@ def only_the_way():
 
 CASES = [(f.__name__.replace("_", "-") + "-" + kind, f, kind)
          for kind in ("over", "steps", "tmp") for f in (comes_again, goes_on)] + [
-             ("overwritten", overwritten), ("directory-gone", directory_gone),
+             ("overwritten", overwritten), ("born-later", born_later), ("directory-gone", directory_gone),
              ("before-its-own", before_its_own), ("only-the-way", only_the_way)]
 if __name__ == "__main__":
     run_some(CASES)
