@@ -261,12 +261,27 @@ void *hook_mmap(void *addr, size_t len, int prot, int flags, int fd, off_t off) 
 
 // Memory that was adopted would show the arena's pages again where anonymous memory reads as zeros. (MADV_REMOVE is
 // refused for both.)
+static bool discards(int advice) {
+    return (advice == MADV_DONTNEED || advice == MADV_FREE) && arena_in_use() && !guard_foreign();
+}
+
 int hook_madvise(void *addr, size_t len, int advice) {
-    bool discards = advice == MADV_DONTNEED || advice == MADV_FREE;
-    if (UNLIKELY(discards && arena_in_use()) && !guard_foreign()) {
+    if (UNLIKELY(discards(advice))) {
         arena_before_discard(addr, len);
     }
     return (int)NATIVE(madvise, SYS_madvise, addr, len, advice);
+}
+
+// The kernel lets nobody discard another process's memory: what has succeeded was of this one.
+ssize_t hook_process_madvise(int pidfd, const struct iovec *iov, size_t n, int advice, unsigned flags) {
+    ssize_t r = NATIVE(process_madvise, SYS_process_madvise, pidfd, iov, n, advice, flags);
+    size_t left = r > 0 && discards(advice) ? (size_t)r : 0;
+    for (; left > 0; iov++) {
+        size_t len = min_u64(iov->iov_len, left);
+        arena_before_discard(iov->iov_base, len);
+        left -= len;
+    }
+    return r;
 }
 
 // Memory whose bytes have not come yet loses its guard when it is moved: they are there first.

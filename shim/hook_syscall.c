@@ -86,7 +86,8 @@ static const unsigned char groups[512] = {
     [NR_FILE_GETATTR] = GROUP_NAME, [NR_FILE_SETATTR] = GROUP_NAME,
     // processes
     [SYS_clone] = GROUP_OTHER, [SYS_clone3] = GROUP_OTHER, [SYS_execve] = GROUP_OTHER, [SYS_execveat] = GROUP_OTHER,
-    [SYS_exit_group] = GROUP_OTHER, [SYS_madvise] = GROUP_OTHER,
+    [SYS_exit_group] = GROUP_OTHER, [SYS_madvise] = GROUP_OTHER, [SYS_mremap] = GROUP_OTHER,
+    [SYS_process_madvise] = GROUP_OTHER,
 };
 
 #define P(x) ((void *)(x)) // an argument that is a pointer
@@ -271,6 +272,10 @@ static long others(long nr, long a, long b, long c, long d, long e) {
     case NR_MOUNT_SETATTR: return hook_mount_setattr((int)a, P(b), (unsigned)c, P(d), (size_t)e);
     case NR_FSCONFIG: return hook_fsconfig((int)a, (unsigned)b, P(c), P(d), (int)e);
     case SYS_madvise: return arena_in_use() ? hook_madvise(P(a), (size_t)b, (int)c) : NOT_OURS;
+    case SYS_process_madvise:
+        return arena_in_use() ? hook_process_madvise((int)a, P(b), (size_t)c, (int)d, (unsigned)e) : NOT_OURS;
+    case SYS_mremap:
+        return arena_in_use() ? (long)hook_mremap(P(a), (size_t)b, (size_t)c, (int)d, P(e)) : NOT_OURS;
 #if defined(SYS_open)
     case SYS_dup2: return hook_dup2((int)a, (int)b);
     case SYS_fork:

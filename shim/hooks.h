@@ -89,6 +89,7 @@ HOOK(pipe2, int, (int fds[2], int flags))
 HOOK(mmap, void *, (void *addr, size_t len, int prot, int flags, int fd, off_t off))
 HOOK_ALIAS(mmap64, mmap)
 HOOK(madvise, int, (void *addr, size_t len, int advice))
+HOOK(process_madvise, ssize_t, (int pidfd, const struct iovec *iov, size_t n, int advice, unsigned flags))
 HOOK(mremap, void *, (void *addr, size_t len, size_t new_len, int flags, ...))
 #endif
 

@@ -170,6 +170,7 @@ CASES = [
 ]
 LONG = [
     ("back", same("back", "back", "zeroed", "spawned", "moved", late=(160, 162))),
+    ("moved-by-number", same("moved_by_number", late=(40, 41))),
     ("full", same("full", late=(40, 41), says=[SHORT_OF])),
     ("returned", same("returned", scale=0.02, late=(80, 81))),
     ("exited", same("exited", scale=0.02, late=(80, 81))),

@@ -147,6 +147,12 @@ static void advice(void) {
     printf(" %016lx", sum(buf, SIZE));
     printf(" %ld", syscall(SYS_madvise, at + 4 * MIB, MIB, MADV_DONTNEED));
     printf(" %d", madvise(at + 6 * MIB, 1, MADV_DONTNEED));
+    struct iovec two[] = {{at + 7 * MIB, 4096}, {at + 8 * MIB, 2 * MIB}}; // of oneself, which newer kernels allow
+    int self = (int)syscall(SYS_pidfd_open, getpid(), 0);
+    printf(" %zd", process_madvise(self, two, 2, MADV_DONTNEED, 0));
+    two[0].iov_base = at + 11 * MIB;
+    printf(" %ld", syscall(SYS_process_madvise, self, two, 1, MADV_DONTNEED, 0));
+    close(self);
     printf(" %016lx\n", sum(buf, SIZE));
     put_part(fd, buf);
     close(fd);

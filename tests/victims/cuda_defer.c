@@ -12,6 +12,7 @@
 #include <signal.h>
 #include <spawn.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <time.h>
 
@@ -131,16 +132,29 @@ static void zeroed(void) {
     close(fd);
 }
 
-static void moved(void) {
-    int fd = begin("moved");
+static void *move(void *from, void *to, bool by_number) {
+    return by_number ? (void *)syscall(SYS_mremap, from, 4 * MIB, 4 * MIB, MREMAP_MAYMOVE | MREMAP_FIXED, to)
+                     : mremap(from, 4 * MIB, 4 * MIB, MREMAP_MAYMOVE | MREMAP_FIXED, to);
+}
+
+static void moves(const char *name, bool by_number) {
+    int fd = begin(name);
     char *buf = sent(SIZE, 1), *at = (char *)(((uintptr_t)buf + 5 * MIB) & ~(uintptr_t)4095);
     void *to = mmap(NULL, 4 * MIB, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    char *new = mremap(at, 4 * MIB, 4 * MIB, MREMAP_MAYMOVE | MREMAP_FIXED, to);
+    char *new = move(at, to, by_number);
     printf("moved: %d %016lx\n", new == to, sum(new, 4 * MIB));
     put(fd, buf, 4 * MIB);
     put(fd, new, 4 * MIB);
     put(fd, at + 4 * MIB, 20 * MIB);
     close(fd);
+}
+
+static void moved(void) {
+    moves("moved", false);
+}
+
+static void moved_by_number(void) {
+    moves("moved_by_number", true);
 }
 
 // ---- Other processes, and the end
@@ -421,6 +435,7 @@ static const struct {
     {"moved", moved},     {"forked", forked},     {"spawned", spawned},   {"returned", returned},
     {"exited", exited},   {"quick", quick},       {"execed", execed},     {"killed", killed}, {"paused", paused},
     {"full", full}, {"late", late},       {"fails", fails},       {"once", once},         {"steps", steps},
+    {"moved_by_number", moved_by_number},
 };
 
 int main(int argc, char **argv) {
