@@ -92,7 +92,9 @@ void writer_add(struct writer *w, unsigned chunk);
  *  changed: 1 when it is there, 0 while it is being made, or the error (-ENOSPC ...). */
 void writer_reserve(struct writer *w, unsigned slot, uint64_t end);
 int writer_reserved(const struct writer *w, unsigned slot, uint64_t end);
-/** From here on by the page cache alone. What is in flight goes on as it is. */
+/** From here on by the page cache alone, since somebody else may read or write there: a page that he has brought into
+ *  the cache beside a direct write to it makes the next fsync EIO, and the file is lost. What is in flight goes on as
+ *  it is. */
 void writer_buffered(struct file_slot *f);
 /** True when every chunk of the file handed over with a number < `number`, and every one that was taken, is in the
  *  kernel's file. */
