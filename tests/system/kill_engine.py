@@ -19,9 +19,12 @@ from kills import RATE, SAVER, Counter, Said, check_history, pending, rotated  #
 KEEP = 2
 
 
-def kill_some(box, count, victims):
-    """Kills what is named, if both live. True when it was done."""
-    s = box.status()
+def kill_some(box, p, count, victims):
+    """Kills what is named, if both live, when the job `p` has something pending, or for a second has not: on a busy
+    machine that is rarely so. True when it was done."""
+    s, end = box.status(), time.monotonic() + 1
+    while s and not pending(s) and p.poll() is None and time.monotonic() < end:
+        s = box.status()
     if not s or not alive(s["engine_pid"]):
         return False
     count.add(pending(s))
@@ -49,7 +52,7 @@ def run(name, who, io, victims_of, wanted, fsync=False):
             said.starts()
             while p.poll() is None and count.more():
                 time.sleep(count.rng.uniform(0.05, 0.4))
-                kill_some(box, count, victims_of(count.done))
+                kill_some(box, p, count, victims_of(count.done))
             fs.throttle(0)
             try:
                 rc = p.wait(60)
