@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: MIT
 #
-# fc: what the system tests in Python share: results (ok / not ok / skip), a box (a checkpoint directory with an engine
-# of its own) in which programs run natively or under the shim, as root or as another user. File systems on loop devices
-# are disks.py's.
+# fc: what the system tests in Python share: a box (a checkpoint directory with an engine of its own) in which programs
+# run natively or under the shim, as root or as another user. File systems on loop devices are disks.py's, results (ok /
+# not ok / skip) results.py's.
 #
 # Environment: TEST_TMP (own directory on a real disk), BUILD (libfastckpt.so, fastckpt, victims/). Both have defaults.
 # For any test: TEST_STRIPES=dir:dir, everything goes by stripes; TEST_BASE=dir, checkpoints are saved there.
 
 import atexit
+import collections
 import contextlib
 import json
 import os
@@ -18,7 +19,8 @@ import subprocess
 import sys
 import tempfile
 import time
-import traceback
+
+from results import *  # noqa: F401,F403
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 BUILD = os.path.abspath(os.environ.get("BUILD", os.path.join(ROOT, "build")))
@@ -64,68 +66,6 @@ signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
 
 def victim(name):
     return os.path.join(VICTIMS, name)
-
-
-# ---------------------------------------------------------------------------------------------------- results
-
-class Skip(Exception):
-    pass
-
-
-_failed = 0
-_only = sys.argv[1:]  # names of cases, to run some of them by hand
-
-
-def say(line):
-    print(line, flush=True)
-
-
-def ok(name):
-    say("ok " + name)
-
-
-def not_ok(name, reason):
-    global _failed
-    _failed += 1
-    say("not ok %s: %s" % (name, " | ".join(str(reason).splitlines())[:1500]))
-
-
-def skip(name, reason):
-    say("skip %s: %s" % (name, reason))
-
-
-@contextlib.contextmanager
-def case(name):
-    """One named result: ok unless something inside raises (AssertionError: the reason; Skip: skipped)."""
-    try:
-        yield
-    except Skip as e:
-        skip(name, e)
-    except AssertionError as e:
-        where = traceback.extract_tb(e.__traceback__)[-1]
-        not_ok(name, "%s (%s:%d)" % (e or where.line, os.path.basename(where.filename), where.lineno))
-    except Exception as e:  # a broken test is a failed test
-        where = traceback.extract_tb(e.__traceback__)[-1]
-        not_ok(name, "%s: %s (%s:%d)" % (type(e).__name__, e, os.path.basename(where.filename), where.lineno))
-    else:
-        ok(name)
-
-
-def wanted(name):
-    return not _only or any(o in name for o in _only)
-
-
-def run_cases(cases):
-    """cases: (name, function) pairs; exits with 1 if one failed."""
-    for name, fn in cases:
-        if wanted(name):
-            with case(name):
-                fn()
-    finish()
-
-
-def finish():
-    sys.exit(1 if _failed else 0)
 
 
 def need_root():
@@ -208,6 +148,20 @@ class Result:
         return "rc=%s out=%r err=%r" % (self.rc, self.out[-600:], self.err[-600:])
 
 
+_boxes = []
+
+
+@witness
+def _of_boxes(since):
+    """The last programs of the boxes in use, and the last lines of their engines' logs."""
+    for box in _boxes:
+        box.hear()
+        said = ["  %.1f s %s" % (at - since, text) for at, text in box.said if at > since]
+        if said:
+            log = box.engine_log().splitlines() if os.path.isdir(box.rt) else []
+            yield from [os.path.basename(box.top) + ":"] + said + ["  | " + l for l in log[-16:]]
+
+
 class Box:
     """A directory with a checkpoint directory `d` and an engine of its own, for one user."""
 
@@ -233,7 +187,9 @@ class Box:
             self.config["STRIPES"] = os.environ["TEST_STRIPES"]
         self.config.update({k: v for k, v in config.items()})
         self.started = []
+        self.said = collections.deque(maxlen=8)  # (time, text) of the programs that ended last
         atexit.register(self.close)
+        _boxes.append(self)
 
     def own(self, path):
         if self.uid is not None:
@@ -281,7 +237,26 @@ class Box:
             p.kill()
             out, err = p.communicate()
             raise AssertionError("no end within %g s: %s; out=%r err=%r" % (timeout, argv[:3], out[-300:], err[-300:]))
-        return Result(p.returncode, out, err, time.monotonic() - t)
+        r = Result(p.returncode, out, err, time.monotonic() - t)
+        if argv[:2] != [BIN, "status"]:  # they come by the hundred
+            self._note(p, repr(r))
+        return r
+
+    def _note(self, p, what):
+        call = " ".join(" ".join(str(a)[:60] for a in p.args).split())[:300]
+        self.said.append((time.monotonic(), "%s: %s" % (call, what)))
+
+    def hear(self):
+        """Notes what programs that have ended said, and nobody has read; and which have not."""
+        for p in self.started:
+            heard = []
+            for f in (p.stdout, p.stderr):
+                with contextlib.suppress(OSError, ValueError):  # closed: it was read to its end
+                    if f and p.poll() is not None:
+                        os.set_blocking(f.fileno(), False)
+                        heard.append(os.read(f.fileno(), 1 << 16)[-600:])
+            if p.poll() is None or any(heard):
+                self._note(p, "rc=%s unread=%r" % (p.poll(), heard))
 
     def native(self, argv, **kw):
         """The same in the native directory without the shim."""
@@ -346,14 +321,15 @@ class Box:
         """Ends what this box started: programs by SIGKILL, the engine as its users would."""
         for p in self.started:
             if p.poll() is None:
-                with contextlib.suppress(OSError):
+                with contextlib.suppress(OSError, subprocess.TimeoutExpired):
                     p.send_signal(signal.SIGCONT)
                     p.kill()
+                    p.wait(5)
+        self.hear()
+        for p in self.started:
             for f in (p.stdin, p.stdout, p.stderr):
                 with contextlib.suppress(OSError):
                     f and f.close()
-            with contextlib.suppress(OSError, subprocess.TimeoutExpired):
-                p.wait(5)
         self.started = []
         if not os.path.isdir(self.rt) or not os.path.exists(BIN):
             return

@@ -194,7 +194,10 @@ def holes(name, fs_name, io, stripes=False):
             assert r.rc == 0, "SEED=%d: %r" % (seed, r)
         box.wait()
         sync_disk(box.d)
-        compare_trees(box.native_d, box.d)
+        try:
+            compare_trees(box.native_d, box.d)
+        except AssertionError as e:
+            raise AssertionError("SEED=%d: %s; %r" % (seed, e, r))
         for n in sorted(os.listdir(box.d)):
             natively, here = (os.stat(os.path.join(d, n)).st_blocks // 2 for d in (box.native_d, box.d))
             asked = n in ("asked", "kept")
