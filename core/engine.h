@@ -111,6 +111,8 @@ bool views_settled(struct engine *e, unsigned slot, uint64_t number);
 bool views_look(struct engine *e, unsigned slot);
 
 // waits.c
+/** What the sender closed before that is still to be published. */
+unsigned waits_own(const struct engine *e, const struct entry *en);
 enum verdict waits_for(struct engine *e, struct entry *en);
 enum verdict waits_leave(struct engine *e, struct entry *en);
 

@@ -173,7 +173,10 @@ static enum verdict do_sync(struct engine *e, struct entry *en) {
     if (f->error || f->dropped) {
         return entries_say(e, en, f->error);
     }
-    if (f->synced < en->msg.number || (publish && !f->done)) {
+    // A new name comes behind all that was closed before. What replaces an older file has no name yet; but what its
+    // program closed before this fsync, under the same name above all, is there when it returns.
+    bool behind = f->flags & OPEN_REPLACES && waits_own(e, en) > 0;
+    if (f->synced < en->msg.number || (publish && !f->done) || behind) {
         drain_hurry(&e->drain, slot);
         return WAIT;
     }

@@ -73,8 +73,13 @@ static bool publish_open(struct engine *e, struct entry *en, const struct dir_id
     return all;
 }
 
+unsigned waits_own(const struct engine *e, const struct entry *en) {
+    unsigned client = en->client;
+    return commit_before(&e->commit, en->msg.number, of_client, &client);
+}
+
 enum verdict waits_for(struct engine *e, struct entry *en) {
-    unsigned left, client = en->client;
+    unsigned left;
     const struct dir_id d = {en->msg.u.wait.dev, en->msg.u.wait.ino};
     switch (en->msg.scope) {
     case WAIT_DIR:
@@ -90,7 +95,7 @@ enum verdict waits_for(struct engine *e, struct entry *en) {
         left = unsafe_before(e, en, NULL, NULL);
         break;
     case WAIT_CLIENT:
-        left = commit_before(&e->commit, en->msg.number, of_client, &client);
+        left = waits_own(e, en);
         left = left > en->msg.value ? left : 0;
         break;
     case WAIT_SPACE:
@@ -106,7 +111,7 @@ enum verdict waits_for(struct engine *e, struct entry *en) {
     }
     // Behind a failure nothing that deletes or replaces is executed (P6).
     bool change = en->msg.scope == WAIT_CHANGE, all = en->msg.scope == WAIT_ALL || change;
-    bool behind = all && !e->p.st->clients[client].tool && state_behind_failure(e->p.st, en->msg.number);
+    bool behind = all && !e->p.st->clients[en->client].tool && state_behind_failure(e->p.st, en->msg.number);
     behind |= change && state_broken(e->p.st);
     return entries_say(e, en, behind ? -EIO : 0);
 }

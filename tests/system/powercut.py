@@ -15,7 +15,7 @@ import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
 from fc import *  # noqa: E402,F403
-from disks import LoopFS, mount, umount  # noqa: E402
+from disks import LoopFS, disk_box, mount, umount  # noqa: E402
 from kills import SAVER, Said, check_history, pending  # noqa: E402
 
 KEEP = 2
@@ -102,8 +102,26 @@ def canary():
     assert cuts("canary", "ext4", 5, False, None, shim=False), "natively five cuts found nothing wrong"
 
 
+def fsync_behind():
+    """An fsync of what is to replace an older file returns when what its program had closed before has its name."""
+    with disk_box("behind", 600, io="uring", STAGING="128M") as (fs, box):
+        p = box.start([victim("ops"), "o:0:wct:644:same.pt", "W:0:1:1", "c:0", "i", "o:0:wct:644:same.pt", "W:0:24M:2",
+                       "c:0", "o:0:wct:644:same.pt", "W:0:5000:3", "f:0", "y:synced", "i", "c:0"], stdin=-1)
+        eventually("the oldest is there", lambda: os.path.exists(box.d + "/same.pt") and not pending(box.status()))
+        fs.throttle(12 * MIB)
+        p.stdin.write("\n"), p.stdin.flush()
+        while (line := p.stdout.readline()) != "synced\n":
+            assert line, p.stderr.read()
+        size = os.path.getsize(box.d + "/same.pt")
+        assert size == 24 * MIB, "an fsync has returned, and what was closed before it is not there: %d bytes" % size
+        fs.throttle(0)
+        out, err = p.communicate("\n", timeout=60)
+        assert p.returncode == 0 and box.wait().rc == 0, (out, err)
+        assert os.path.getsize(box.d + "/same.pt") == 5000, out
+
+
 if __name__ == "__main__":
-    run_cases([("canary", canary),
+    run_cases([("canary", canary), ("fsync-behind", fsync_behind),
                ("ext4-uring", lambda: shimmed("ext4-uring", "ext4", 5, False, "uring")),
                ("ext4-threads-fsync", lambda: shimmed("ext4-threads-fsync", "ext4", 5, True, "threads")),
                ("xfs-uring-fsync", lambda: shimmed("xfs-uring-fsync", "xfs", 3, True, "uring"))])
