@@ -21,7 +21,7 @@ static bool frees_space(const struct file_slot *f, const void *arg) {
 }
 
 unsigned changes_before(const struct engine *e, uint64_t number) {
-    return commit_before(&e->commit, number, frees_space, NULL) + e->n_closing;
+    return commit_before(&e->commit, number, frees_space, NULL) + files_leaving(e);
 }
 
 /** While a device is broken, nothing is deleted or replaced, and the program is told. What may lift that, and is in the

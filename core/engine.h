@@ -142,6 +142,8 @@ unsigned clients_count(const struct engine *e);
 /** The file's end: slot, descriptors, name. Happens when nothing of it is in flight. */
 void files_release(struct engine *e, unsigned slot);
 void files_release_turn(struct engine *e);
+/** Slots that are done, and whose descriptors are not all closed. */
+unsigned files_leaving(const struct engine *e);
 /** The name of an open file was deleted (`dropped`, `unnamed`): its program goes on with an inode that has none. */
 void files_unname(struct engine *e, unsigned slot);
 /** commit has finished with a file. */

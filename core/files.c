@@ -293,6 +293,10 @@ static void release_now(struct engine *e, unsigned slot) {
     }
 }
 
+unsigned files_leaving(const struct engine *e) {
+    return e->n_releasing + e->n_closing;
+}
+
 void files_release_turn(struct engine *e) {
     for (unsigned i = 0; i < e->n_releasing;) {
         unsigned slot = e->releasing[i];

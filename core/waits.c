@@ -99,7 +99,7 @@ enum verdict waits_for(struct engine *e, struct entry *en) {
         left = left > en->msg.value ? left : 0;
         break;
     case WAIT_SPACE:
-        left = commit_before(&e->commit, en->msg.number, NULL, NULL) + e->n_closing;
+        left = commit_before(&e->commit, en->msg.number, NULL, NULL) + files_leaving(e);
         left = commit_before(&e->commit, en->msg.number, is_stuck, NULL) ? 0 : left; // it is what lacks space, too
         break;
     default:
