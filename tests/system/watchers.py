@@ -78,11 +78,14 @@ class Watch:
                 self.seen.append((mask & WATCHED, name, self.content(name)))
         return True
 
-    def until(self, name, process):
-        end = time.monotonic() + 20
-        while not any(n == name and m != IN_CREATE or n == name and c == COMPLETE[name] for m, n, c in self.seen):
+    def until(self, process, closed):
+        """Until the last file is there, the program has ended, and `closed` has been closed by whoever writes it."""
+        def last():
+            return any(n == "last.bin" and (m != IN_CREATE or c == COMPLETE[n]) for m, n, c in self.seen)
+        end = time.monotonic() + 30
+        while not last() or closed not in self.notices(IN_CLOSE_WRITE):
             self.look(0.1)
-            assert time.monotonic() < end, "%s is never noticed: %s" % (name, self.seen)
+            assert time.monotonic() < end, "last.bin, or the close of %s, is never noticed: %s" % (closed, self.seen)
         process.wait(20)
         while self.look(0.2):
             pass
@@ -97,7 +100,8 @@ def watched(box, shim, pause):
         fc.write_file(os.path.join(d, n), 100)
         box.own(os.path.join(d, n))
     w = Watch(d)
-    w.until("last.bin", box.start([fc.PYTHON, "-c", SAVER, str(pause)], cwd=d, shim=shim))
+    p = box.start([fc.PYTHON, "-c", SAVER, str(pause)], cwd=d, shim=shim)
+    w.until(p, "old.bin" if shim else "last.bin")  # the engine closes it when it gets to it, behind later names, too
     return w
 
 
@@ -121,7 +125,7 @@ def each_noticed(box, pause):
         if m & (IN_CREATE | IN_MOVED_TO) and n != "t.tmp":
             assert content == COMPLETE[n], "%s is noticed with %s, not %s" % (n, content, COMPLETE[n])
     closed = [(n, c) for m, n, c in w.seen if m & IN_CLOSE_WRITE and n != "t.tmp"]
-    assert closed == [("old.bin", COMPLETE["old.bin"])], "IN_CLOSE_WRITE: %s" % closed
+    assert closed == [("old.bin", COMPLETE["old.bin"])], "IN_CLOSE_WRITE: %s; all: %s" % (closed, w.seen)
     order = [n for m, n, _ in w.seen if m & (IN_CREATE | IN_MOVED_TO) and n != "t.tmp"]
     assert order == ["new.bin", "small.json", "old.bin", "renamed.bin", "latest", "last.bin"], order
 
