@@ -64,6 +64,9 @@ static int enlist(struct place *p, const struct request *rq, int fd, const struc
     const int fds[] = {fd, p->dir, s != NULL ? s->old : -1};
     int r = client_ask(&q, fds, fds[2] >= 0 ? 3 : 2, NULL, NULL, OPEN_WAIT_MS);
     if (r < 0) {
+        if (r == -ETIMEDOUT) {
+            log_error("%s: opened natively, outside the order: no answer from the engine for 2 s", p->name);
+        }
         file_put(f);
         return r;
     }

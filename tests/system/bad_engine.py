@@ -36,12 +36,17 @@ def stopped():
     p = box.start([victim("ops"), "o:0:wct:644:wait.pt", "W:0:9M:1", "y:go", "i", "f:0", "c:0"], stdin=-1)
     while p.stdout.readline().strip() != "go":
         assert p.poll() is None
+    known = box.start([victim("ops"), "o:0:wct:644:first.pt", "c:0", "y:go", "i", "o:0:wct:644:later.pt", "c:0"],
+                      stdin=-1)
+    while known.stdout.readline().strip() != "go":
+        assert known.poll() is None
     s = box.status()
     for pid in (s["engine_pid"], s["keeper_pid"]):
         os.kill(pid, signal.SIGSTOP)
     try:
-        p.stdin.write("\n")
-        p.stdin.close()
+        for x in (p, known):
+            x.stdin.write("\n")
+            x.stdin.close()
         waits = time.monotonic()
         r = box.ops("T", "o:0:wct:644:native.pt", "T", "W:0:9M:2", "c:0", "S:native.pt", "o:0:wct:644:again.pt", "T",
                     timeout=30)
@@ -50,12 +55,16 @@ def stopped():
         assert r.classes() == (0, 0, 0), r.err
         assert os.path.getsize(box.d + "/native.pt") == 9 * MIB, "it is not there natively"
         assert r.messages(), "nothing says why it is native"
+        eventually("who was its client opens natively, too", lambda: os.path.exists(box.d + "/later.pt"))
         time.sleep(max(0.0, 11.5 - (time.monotonic() - waits)))
         assert p.poll() is None, "fsync did not wait: %r" % p.stdout.read()
     finally:
         for pid in (s["engine_pid"], s["keeper_pid"]):
             os.kill(pid, signal.SIGCONT)
     assert p.wait(20) == 0
+    assert known.wait(20) == 0
+    err = known.stderr.read()
+    assert err.count("later.pt: opened natively") == 1, "nothing says why it is native: %r" % err
     out, err = p.stdout.read(), p.stderr.read()
     assert "fsync=0" in out and "close=0" in out, out
     assert [l for l in err.splitlines() if "fastckpt" in l and "wait" in l], "no line says what it waits for: %r" % err
