@@ -24,9 +24,9 @@ KEEP = 2
 def savers(box, fsync, shim=True):
     """One saver rotates names and writes latest, the other saves over one name."""
     more = ["-f"] if fsync else []
-    a = box.start([SAVER, "-p", "ck-%d.pt", "-s", "12M", "-n", "400", "-k", str(KEEP), "-l", "latest", "-t", "20"]
+    a = box.start([SAVER, "-p", "ck-%d.pt", "-s", "12M", "-n", "100000", "-k", str(KEEP), "-l", "latest", "-t", "20"]
                   + more, shim=shim)
-    b = box.start([SAVER, "-p", "same.pt", "-s", "9M", "-n", "400", "-t", "35"] + more, shim=shim)
+    b = box.start([SAVER, "-p", "same.pt", "-s", "9M", "-n", "100000", "-t", "35"] + more, shim=shim)
     return (a, b), (Said(a), Said(b))
 
 
