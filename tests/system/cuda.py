@@ -48,7 +48,8 @@ def both(argv, env=None, native_env=None, timeout=100, quiet=True, **config):
         r.trace = read_trace(trace)
         out.append(r)
     n, r = out
-    assert n.rc == r.rc and n.out == r.out, "%r, natively %r" % (r, n)
+    unlike = [pair for pair in zip(r.lines(), n.lines()) if pair[0] != pair[1]][:3]
+    assert n.rc == r.rc and n.out == r.out, "%s: %s; %r, natively %r" % (" ".join(argv[1:]), unlike, r, n)
     assert not quiet or not [m for m in r.messages() if not COPIES.search(m)], r.err
     return n, r
 

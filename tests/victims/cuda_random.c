@@ -42,6 +42,9 @@ static void random_copy(struct areas *a, uint64_t *h) {
         dst = a->mem[0];
     }
     char *src = roll(9) ? a->on_device[roll(9) ? a->device : a->devices - 1 - a->device] : a->mem[2];
+    if (place == 2 && src == a->mem[2]) {
+        src = a->on_device[a->device]; // a copy to what it comes from, perhaps: what is there then is not defined
+    }
     src += roll(2) ? roll(AREA - len) : 0;
     if (a->captures && stream == 1) {
         stream = 4; // the legacy stream beside a capture makes that invalid: another case
@@ -67,6 +70,7 @@ static void random_copy(struct areas *a, uint64_t *h) {
 static void random_step(struct areas *a, uint64_t *h) {
     size_t what = roll(20);
     if (what == 0 && !a->captures) {
+        MUST(cudaDeviceSynchronize()); // what was set there may be copied from here, and no stream of here waits for it
         a->device = a->devices > 1 && !a->device;
         MUST(cudaSetDevice(a->device));
         memset(streams, 0, sizeof streams); // those of the other device are left alone
