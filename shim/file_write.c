@@ -17,6 +17,7 @@
 #include "file_inside.h"
 #include "held.h"
 #include "lost.h"
+#include "maps.h"
 
 #define HOLE_MAX  (16 * MIB) // out-of-order writers leave smaller ones
 #define COUNT_MAX 0x7ffff000u // the kernel's limit for one call
@@ -85,7 +86,8 @@ static ssize_t put_native(struct file *f, int fd, struct cursor *c, size_t len, 
 
 // Not by touching what is not there yet: that would wait for it.
 static bool byte_readable(const char *p) {
-    return arena_promised(p) || guard_readable(p);
+    struct maps_area a;
+    return arena_promised(p) ? maps_find(p, &a) < 0 || (a.flags & MAPS_READ) : guard_readable(p);
 }
 
 // Can the source be read? The first and the last byte of each element tell of wild pointers and lengths.
