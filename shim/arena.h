@@ -76,7 +76,7 @@ void arena_referred(struct range *r, uint32_t epoch, uint64_t turn);
 
 /** The program discards [addr, addr + len): what of it is the arena's becomes memory that reads as zeros. */
 void arena_before_discard(char *addr, uint64_t len);
-/** The program moves [addr, addr + len): what of it is guarded is filled first. All of it has come. */
+/** The program moves [addr, addr + len), or has it pinned: what of it is guarded is filled first. All has come. */
 void arena_before_move(char *addr, uint64_t len);
 /** Fork handlers. Before: what is mapped becomes the program's own, page by page, and its child's too, and guarded
  *  memory is filled. Until behind the fork nothing more is mapped or guarded. False: some of what is guarded has not

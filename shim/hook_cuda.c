@@ -4,7 +4,10 @@
 // suffix, stream 0 is the calling thread's own. Which runtime a caller means is target's business, what is done with a
 // copy is cuda's.
 
+#include "arena.h"
 #include "cuda.h"
+#include "guard.h"
+#include "late.h"
 #include "real.h"
 #include "target.h"
 
@@ -65,6 +68,17 @@ int hook_cudaDeviceReset(void) {
     int r = NEXT(cudaDeviceReset, t);
     cuda_device_reset(t.more);
     return r;
+}
+
+// A driver does not wait, while it pins memory, for bytes that are late.
+SYMBOL(cudaHostRegister);
+int hook_cudaHostRegister(void *p, size_t len, unsigned flags) {
+    struct target t = TARGET(cudaHostRegister);
+    if (UNLIKELY(arena_in_use()) && !guard_foreign()) {
+        late_settle();
+        arena_before_move(p, len);
+    }
+    return NEXT(cudaHostRegister, t, p, len, flags);
 }
 
 // ---- Allocations: what fails for lack of memory is tried once more when there is less of ours

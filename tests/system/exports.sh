@@ -27,6 +27,7 @@ cudaMemcpy_ptds                as cudaMemcpy: the default stream is of the calli
 cudaMemcpyAsync                as cudaMemcpy
 cudaMemcpyAsync_ptsz           as cudaMemcpy_ptds
 cudaDeviceReset                as cudaMemcpy: what we have made on the device is gone behind it
+cudaHostRegister               of the CUDA runtime: bytes that are late are there before
 cudaMalloc                     of the CUDA runtime: our scratch memory goes before it fails
 cudaMallocManaged              as cudaMalloc
 cudaMallocPitch                as cudaMalloc
