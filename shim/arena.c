@@ -241,11 +241,19 @@ void arena_drop(struct range *r) {
     lock_drop(&arena.lock, &saved);
 }
 
-static void show(struct range *r, char *addr, uint64_t skip, uint64_t body) {
-    for (uint32_t i = 0; i < arena.n_used; i++) { // what was there before is no more
+// What was there before is no more, but for its beginning: realloc gives back the end of a piece of memory.
+static void cover(const char *addr, uint64_t body) {
+    for (uint32_t i = 0; i < arena.n_used; i++) {
         struct range *x = arena.used[i];
-        x->addr = x->addr < addr + body && addr < x->addr + x->body ? NULL : x->addr;
+        if (x->addr < addr + body && addr < x->addr + x->body) {
+            x->body = x->addr < addr ? (uint64_t)(addr - x->addr) : 0;
+            x->addr = x->body > 0 ? x->addr : NULL;
+        }
     }
+}
+
+static void show(struct range *r, char *addr, uint64_t skip, uint64_t body) {
+    cover(addr, body);
     r->shown = true;
     r->addr = addr;
     r->skip = skip;

@@ -39,8 +39,9 @@ class Call:
     """A line of the trace."""
 
     def __init__(self, line):
-        m = re.match(r"(\d+)\.(\d+) \d+ (\w+)\((.*)\) = (\d+)$", line)
-        self.pid, self.thread, self.name, self.what, self.error = int(m[1]), int(m[2]), m[3], m[4], int(m[5])
+        m = re.match(r"(\d+)\.(\d+) (\d+) (\w+)\((.*)\) = (\d+)$", line)
+        self.pid, self.thread, self.name, self.what, self.error = int(m[1]), int(m[2]), m[4], m[5], int(m[6])
+        self.number = int(m[3])  # in the order in which they began; lines are in that of their ends
         # addresses differ from run to run
         self.text = "%s(%s) = %d" % (self.name, re.sub(r"(0x)?[0-9a-f]{8,}", "@", self.what), self.error)
 

@@ -4,9 +4,9 @@
 # timeout: 200
 #
 # Proves that memory which a copy from a device has been adopted into is the program's own in every way, and that files
-# have what it was when it was written. How: tests/victims/cuda_adopt.c on the simulated runtime, natively and under the
-# shim: same lines, same files; the report says that bytes went straight, and without a copy. Cannot see what a real
-# device does: scripts/gpu-check.
+# have what it was when it was written. How: tests/victims/cuda_adopt.c and cuda_uses.c on the simulated runtime,
+# natively and under the shim: same lines, same files; the report says that bytes went straight, and without a copy.
+# Cannot see what a real device does: scripts/gpu-check.
 
 import contextlib
 import os
@@ -23,7 +23,8 @@ from cudas import *  # noqa: E402,F403
 PROGRAMS = ("cudaMalloc", "cudaMemset", "cudaMemcpyAsync", "cudaStreamSynchronize", "cudaGetLastError")  # its own calls
 
 
-def same(name, *ranges, staging="512M", more=None, env=None, tag="", stripes=0, says=None, **config):
+def same(name, *ranges, program="cuda_adopt", staging="512M", more=None, env=None, tag="", stripes=0, says=None,
+         **config):
     """The victim's case. ranges: (least, most) MiB that go straight, and that are handed over without a copy."""
     def run():
         box = Box(name + tag, STAGING=staging, **config)
@@ -31,8 +32,8 @@ def same(name, *ranges, staging="512M", more=None, env=None, tag="", stripes=0, 
             os.mkdir("%s/stripe%d" % (box.top, i))
             box.own("%s/stripe%d" % (box.top, i))
             box.config["STRIPES"] = ":".join("%s/stripe%d" % (box.top, k) for k in range(i + 1))
-        n = box.native([victim("cuda_adopt"), box.native_d] + (more or [name]), env=sim_env())
-        r = box.run([victim("cuda_adopt"), box.d] + (more or [name]), env=dict(sim_env(), **(env or {})))
+        n = box.native([victim(program), box.native_d] + (more or [name]), env=sim_env())
+        r = box.run([victim(program), box.d] + (more or [name]), env=dict(sim_env(), **(env or {})))
         assert (n.rc, n.out) == (r.rc, r.out), "%r, natively %r" % (r, n)
         said = r.messages()
         assert [m for m in said if says and says in m] == said and (said or not says), r.err
@@ -152,6 +153,8 @@ ONE = {  # of the victim's cases with one buffer: MiB that are handed over witho
     "plain": (79, 81), "after": (8, 10), "some": (25, 35), "again": (8, 10), "freed": (0, 0), "over": (6, 8),
     "moved": (0, 18), "zeros": (5, 7), "middle": (16, 19), "locked": (8, 10), "reset": (17, 19), "advice": (4, 9),
     "filled": (4, 7)}
+USES = ["shrunk", "grown", "protected", "once_more", "pinned", "by_others", "poked", "tracked", "direct", "spliced",
+        "advised", "holed"]  # of cuda_uses
 CASES = [
     ("one", same("one", (560, 610), (170, 220), more=list(ONE))),
     ("many", same("many", (80, 450), (15, 100), staging="256M")),
@@ -167,6 +170,7 @@ LONG += [
     ("kept", kept),
     ("elsewhere", same("elsewhere", (40, 201), (10, 38), staging="256M")),
     ("execs", same("execs")),
+    ("uses", same("uses", (500, 800), (300, 600), program="cuda_uses", more=USES, staging="1G")),
     ("cloned", same("cloned", (40, 41), (8, 10))),
     ("stripes", same("plain", (80, 81), (79, 81), tag="-stripes", stripes=1)),
     ("aio", same("aio", (40, 41), (40, 41), says="io_uring or aio")),

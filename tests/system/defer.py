@@ -17,6 +17,7 @@ import sys
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
 from fc import *  # noqa: E402,F403
 from cudas import *  # noqa: E402,F403
+from adopt import USES  # noqa: E402
 
 SIZE = 40 * 2**20 + 12345
 WHOLE = 2**20 + 77 + SIZE  # of a file of the victim's with one tensor
@@ -96,6 +97,18 @@ def gap():
     assert os.listdir(box.d) == [], os.listdir(box.d)
 
 
+def pinned():
+    """A driver that pins memory does not wait for what is late: all of it has come before the call."""
+    box = deferring("pinned")
+    trace = os.path.join(box.top, "trace")
+    r = box.run([victim("cuda_uses"), box.d, "pinned"], env=sim_env(scale=0.01, trace=trace))
+    calls = read_trace(trace)
+    pins = [c for c in calls if c.name == "cudaHostRegister" and " %d flags" % SIZE in c.what]
+    came = [c for c in calls if c.name == "cudaEventSynchronize" and c.thread != calls[0].thread]
+    assert r.rc == 0 and len(pins) == 1 and later(r) > 70, (r, pins)
+    assert len([c for c in came if c.number < pins[0].number]) >= SIZE // 2**20, (len(came), pins)
+
+
 def failing(variable, error, numbers):
     """Each call, or piece of work, in turn: the native error, or EIO and no file, or the file."""
     box = deferring("failing%d" % error, EXIT="leave")
@@ -165,11 +178,14 @@ SHORT_OF = "the device's memory is short"
 CASES = [
     ("looks", same("looks", "threads", "calls", "forked", late=(200, 202))),
     ("execs", same("execed", scale=0.02, late=(0, 0))),  # and reports nothing
+    ("given-back", same("shrunk", program="cuda_uses", late=(140, 141))),
     ("killed", killed),
     ("fails", fails),
 ]
 LONG = [
     ("back", same("back", "back", "zeroed", "spawned", "moved", late=(160, 162))),
+    ("uses", same("uses", *USES, program="cuda_uses", late=(500, 800))),
+    ("pinned", pinned),
     ("moved-by-number", same("moved_by_number", late=(40, 41))),
     ("full", same("full", late=(40, 41), says=[SHORT_OF])),
     ("returned", same("returned", scale=0.02, late=(80, 81))),

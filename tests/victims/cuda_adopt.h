@@ -59,6 +59,15 @@ static inline char *fetched(size_t len, unsigned seed) {
     return buf;
 }
 
+/** As fetched, but nobody waits for the device: the bytes may be on their way. What is on the device is gone. */
+static inline char *sent(size_t len, unsigned seed) {
+    char *buf = memory(len), *d = on_device(len, seed);
+    copy(buf, d, len);
+    MUST(cudaMemsetAsync(d, 0xee, len, streams[4]));
+    MUST(cudaStreamSynchronize(streams[4]));
+    return buf;
+}
+
 static int create(const char *name) {
     char path[4096];
     snprintf(path, sizeof path, "%s/%s", dir, name);

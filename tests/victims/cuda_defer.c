@@ -24,15 +24,6 @@ static double now(void) {
     return (double)t.tv_sec * 1e3 + (double)t.tv_nsec / 1e6; // milliseconds
 }
 
-/** As fetched, but nobody waits for the device: the bytes are on their way. What is on the device is gone. */
-static char *sent(size_t len, unsigned seed) {
-    char *buf = memory(len), *d = on_device(len, seed);
-    copy(buf, d, len);
-    MUST(cudaMemsetAsync(d, 0xee, len, streams[4]));
-    MUST(cudaStreamSynchronize(streams[4]));
-    return buf;
-}
-
 // ---- Who looks
 
 static char *looked_at;
