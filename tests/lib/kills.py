@@ -30,9 +30,12 @@ class Said:
             if w and w[0] in ("begin", "closed", "synced"):
                 setattr(self, w[0], int(w[1]))
 
-    def starts(self):
-        """Waits until the first save has begun: how long that takes is the machine's."""
+    def starts(self, box=None):
+        """Waits until the first save has begun, and, of a box, there is something to lose: how long that takes is the
+        machine's."""
         eventually("a save begins", lambda: self.begin or self.p.poll() is not None, 30)
+        if box:
+            eventually("something to lose", lambda: pending(box.status()) or self.p.poll() is not None, 30)
 
     def join(self):
         self.thread.join(10)

@@ -94,8 +94,8 @@ def job_and_engine():
             fs.throttle(RATE)
             p = box.start([SAVER, "-p", "ck-%d.pt", "-s", "20M", "-n", "12", "-k", str(KEEP), "-l", "latest"], cwd=d)
             said = Said(p)
-            said.starts()
-            time.sleep(count.rng.uniform(0.1, 0.7))
+            said.starts(box)
+            time.sleep(count.rng.uniform(0, 0.6))
             s = eventually("an engine", box.status)
             for pid in [p.pid, s["engine_pid"]] if k % 2 else [s["engine_pid"], p.pid]:
                 os.kill(pid, 9)

@@ -41,8 +41,8 @@ def both_gone(who, io):
             fs.throttle(60 * MIB)
             p = box.start([SAVER, "-p", "ck-%d.pt", "-s", "20M", "-n", "6", "-w", "2M", "-d", "10"], cwd=d)
             said = Said(p)
-            said.starts()
-            time.sleep(count.rng.uniform(0.1, 0.5))
+            said.starts(box)
+            time.sleep(count.rng.uniform(0, 0.4))
             count.add(pending(box.kill_pair()))
             fs.throttle(0)
             try:
