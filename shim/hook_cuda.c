@@ -30,6 +30,26 @@ SYMBOL(cudaDeviceReset);
         LIKELY(next_ != NULL) ? next_(__VA_ARGS__) : CUDA_NO_RUNTIME;                                                  \
     })
 
+// Of what the runtime itself reads or writes nothing is late: it may hold meanwhile what our thread's calls wait for.
+static void bring(const void *mem, size_t len) {
+    const char *p = mem;
+    struct range *r = UNLIKELY(arena_in_use()) && !guard_foreign() ? arena_hold(p, len) : NULL;
+    if (r) {
+        const char *from = r->addr > p ? r->addr : p;
+        const char *to = r->addr + r->body < p + len ? r->addr + r->body : p + len;
+        arena_drop(r);
+        if (arena_promised(from) || arena_promised(to - 1)) {
+            late_settle();
+            arena_before_move((char *)(uintptr_t)p, len);
+        }
+    }
+}
+
+static void bring_both(const void *dst, const void *src, size_t len) {
+    bring(dst, len);
+    bring(src, len);
+}
+
 static int large(const struct target *t, void *dst, const void *src, size_t len, int kind, void *stream) {
     struct cuda_copy c = {dst, src, len, kind, stream};
     return cuda_copy(t->more, &c);
@@ -38,19 +58,19 @@ static int large(const struct target *t, void *dst, const void *src, size_t len,
 int hook_cudaMemcpy(void *dst, const void *src, size_t len, int kind) {
     struct target t = TARGET(cudaMemcpy);
     int r = LIKELY(len < CUDA_MIN) ? -1 : large(&t, dst, src, len, kind, NULL);
-    return r >= 0 ? r : NEXT(cudaMemcpy, t, dst, src, len, kind);
+    return r >= 0 ? r : (bring_both(dst, src, len), NEXT(cudaMemcpy, t, dst, src, len, kind));
 }
 
 int hook_cudaMemcpy_ptds(void *dst, const void *src, size_t len, int kind) {
     struct target t = TARGET(cudaMemcpy_ptds);
     int r = LIKELY(len < CUDA_MIN) ? -1 : large(&t, dst, src, len, kind, CUDA_STREAM_PER_THREAD);
-    return r >= 0 ? r : NEXT(cudaMemcpy_ptds, t, dst, src, len, kind);
+    return r >= 0 ? r : (bring_both(dst, src, len), NEXT(cudaMemcpy_ptds, t, dst, src, len, kind));
 }
 
 int hook_cudaMemcpyAsync(void *dst, const void *src, size_t len, int kind, void *stream) {
     struct target t = TARGET(cudaMemcpyAsync);
     int r = LIKELY(len < CUDA_MIN) ? -1 : large(&t, dst, src, len, kind, stream);
-    return r >= 0 ? r : NEXT(cudaMemcpyAsync, t, dst, src, len, kind, stream);
+    return r >= 0 ? r : (bring_both(dst, src, len), NEXT(cudaMemcpyAsync, t, dst, src, len, kind, stream));
 }
 
 int hook_cudaMemcpyAsync_ptsz(void *dst, const void *src, size_t len, int kind, void *stream) {
@@ -59,7 +79,7 @@ int hook_cudaMemcpyAsync_ptsz(void *dst, const void *src, size_t len, int kind, 
     if (UNLIKELY(len >= CUDA_MIN)) {
         r = large(&t, dst, src, len, kind, stream != NULL ? stream : CUDA_STREAM_PER_THREAD);
     }
-    return r >= 0 ? r : NEXT(cudaMemcpyAsync_ptsz, t, dst, src, len, kind, stream);
+    return r >= 0 ? r : (bring_both(dst, src, len), NEXT(cudaMemcpyAsync_ptsz, t, dst, src, len, kind, stream));
 }
 
 int hook_cudaDeviceReset(void) {
@@ -70,14 +90,11 @@ int hook_cudaDeviceReset(void) {
     return r;
 }
 
-// A driver does not wait, while it pins memory, for bytes that are late.
+// Nor does it wait, while it pins pages, for one that is late.
 SYMBOL(cudaHostRegister);
 int hook_cudaHostRegister(void *p, size_t len, unsigned flags) {
     struct target t = TARGET(cudaHostRegister);
-    if (UNLIKELY(arena_in_use()) && !guard_foreign()) {
-        late_settle();
-        arena_before_move(p, len);
-    }
+    bring(p, len);
     return NEXT(cudaHostRegister, t, p, len, flags);
 }
 

@@ -171,6 +171,8 @@ LONG += [
     ("elsewhere", same("elsewhere", (40, 201), (10, 38), staging="256M")),
     ("execs", same("execs")),
     ("uses", same("uses", (500, 800), (300, 600), program="cuda_uses", more=USES, staging="1G")),
+    ("uses-seeds", same("uses-seeds", (200, 9999), (100, 9999), program="cuda_uses", more=list("123456"),
+                        staging="256M")),
     ("cloned", same("cloned", (40, 41), (8, 10))),
     ("stripes", same("plain", (80, 81), (79, 81), tag="-stripes", stripes=1)),
     ("aio", same("aio", (40, 41), (40, 41), says="io_uring or aio")),

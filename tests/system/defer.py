@@ -186,6 +186,8 @@ LONG = [
     ("back", same("back", "back", "zeroed", "spawned", "moved", late=(160, 162))),
     ("uses", same("uses", *USES, program="cuda_uses", late=(500, 800))),
     ("pinned", pinned),
+    ("uses-seeds", same("uses-seeds", *map(str, range(10, 16)), program="cuda_uses", staging="512M", scratch="64M")),
+    ("over-late", same("once_more", program="cuda_uses", tag="-over", scale=0.01, late=(40, 81))),
     ("moved-by-number", same("moved_by_number", late=(40, 41))),
     ("full", same("full", late=(40, 41), says=[SHORT_OF])),
     ("returned", same("returned", scale=0.02, late=(80, 81))),

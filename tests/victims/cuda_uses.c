@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 //
 // What else programs do with large memory that has a device's bytes: give a part of it back, protect it, copy to it
-// once more, let other processes and the device read it. Arguments: a directory and cases. Each writes files there and
-// prints sums: the same natively and under the shim, whether the bytes are adopted or late.
+// once more, let other processes and the device read it. Arguments: a directory, cases or seeds. Each writes files
+// there and prints sums: the same natively and under the shim, whether the bytes are adopted or late.
 
 #include "cuda_adopt.h"
 
@@ -63,7 +63,8 @@ static void protected(void) {
 // Over a part of what has come, or is on its way: large and small, and to the device and back.
 static void once_more(void) {
     int fd = begin("once_more");
-    char *a = sent(SIZE, 1), *d = on_device(SIZE, 2), *e;
+    char *d = on_device(SIZE, 2), *a = sent(SIZE, 1), *e;
+    copy(a + 30 * MIB + 3, d + 9, 70000); // of the device's ways to here, the late ones wait for it
     copy(a + 7 * MIB + 3, d, 9 * MIB);
     copy(a + 20 * MIB + 3, d + 5, 70000);
     put(fd, a, SIZE);
@@ -246,6 +247,108 @@ static void holed(void) {
     close(fd);
 }
 
+// ---- All of it, as a seed says
+
+#define LIVE 4
+
+struct life {
+    char *buf[LIVE];
+    size_t len[LIVE];
+    bool grown[LIVE]; // by realloc, which may have moved it to another place within its page
+    char *there;
+    int fd, zero;
+};
+
+static size_t roll(size_t below) {
+    return (size_t)random() % below;
+}
+
+// One change. No change of pages where they may begin at other bytes of it than natively.
+static void change(struct life *l, size_t k) {
+    size_t from = roll(l->len[k] - 2 * MIB), n = 1 + roll(2 * MIB);
+    char *p = l->buf[k] + from, *page = page_at(l->buf[k], 8192 + from / 2);
+    switch (roll(l->grown[k] ? 6 : 9)) {
+    case 0: memset(p, (int)n, n); break;
+    case 1: copy(p, l->there, n); break;
+    case 2:
+        if (read(l->zero, p, n) != (ssize_t)n) {
+            _exit(3);
+        }
+        break;
+    case 6: madvise(page, n, MADV_DONTNEED); break;
+    case 7:
+        mmap(page, n, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+        memset(page, 7, n / 2);
+        break;
+    case 8: mprotect(page, n, PROT_READ); break;
+    case 3:
+        l->len[k] -= roll(l->len[k] - 17 * MIB + 1);
+        l->buf[k] = realloc(l->buf[k], l->len[k]);
+        break;
+    case 4: {
+        size_t grown = l->len[k] + roll(9 * MIB);
+        l->grown[k] = true;
+        l->buf[k] = realloc(l->buf[k], grown);
+        memset(l->buf[k] + l->len[k], 5, grown - l->len[k]);
+        l->len[k] = grown;
+        break;
+    }
+    default: MUST(cudaMemcpy(l->there + MIB, p, n, cudaMemcpyHostToDevice));
+    }
+    mprotect(page_at(l->buf[k], 4096), l->len[k] - 8192, PROT_READ | PROT_WRITE);
+}
+
+static void step(struct life *l) {
+    size_t k = roll(LIVE), from;
+    if (l->buf[k] == NULL || roll(5) == 0) {
+        free(l->buf[k]);
+        l->len[k] = 33 * MIB + roll(20 * MIB);
+        l->grown[k] = false;
+        l->buf[k] = memory(l->len[k]);
+        copy(l->buf[k], l->there, l->len[k]);
+        MUST(cudaMemsetAsync(l->there + roll(40 * MIB), (int)roll(256), MIB, streams[4]));
+        MUST(cudaStreamSynchronize(streams[4]));
+    }
+    if (roll(2) == 0) {
+        change(l, k);
+    }
+    from = roll(l->len[k]);
+    if (roll(3) == 0 && pwrite(l->fd, l->buf[k] + from, l->len[k] - from, (off_t)(MIB + roll(9 * MIB))) < 0) {
+        _exit(3);
+    } else if (roll(3) == 0) {
+        put(l->fd, l->buf[k] + from, l->len[k] - from);
+    }
+    if (roll(12) == 0) {
+        printf("step: %016lx\n", sum(l->buf[k], l->len[k]));
+    }
+    fflush(stdout);
+    if (roll(20) == 0 && fork() == 0) {
+        printf("step: %016lx in the child\n", sum(l->buf[k], l->len[k]));
+        fflush(stdout);
+        _exit(0);
+    }
+    while (wait(NULL) > 0) {
+    }
+}
+
+static void seeded(unsigned seed) {
+    char name[32];
+    snprintf(name, sizeof name, "seeded-%u", seed);
+    srandom(seed);
+    struct life l = {.there = on_device(64 * MIB, seed), .fd = begin(name), .zero = open("/dev/zero", O_RDONLY)};
+    for (unsigned i = 0; i < 40; i++) {
+        step(&l);
+    }
+    for (unsigned k = 0; k < LIVE; k++) {
+        printf("seeded %u: %016lx\n", seed, l.buf[k] != NULL ? sum(l.buf[k], l.len[k]) : 0);
+        free(l.buf[k]);
+    }
+    fflush(stdout);
+    MUST(cudaFree(l.there));
+    close(l.zero);
+    close(l.fd);
+}
+
 static const struct {
     const char *name;
     void (*run)(void);
@@ -255,15 +358,16 @@ static const struct {
 
 int main(int argc, char **argv) {
     dir = argv[1];
+    MUST(cudaHostAlloc((void **)&host, 128 * MIB, 0)); // what goes to the device goes fast
     for (int i = 2; i < argc; i++) {
         for (size_t k = 0; k < sizeof cases / sizeof cases[0]; k++) {
             if (strcmp(cases[k].name, argv[i]) == 0) {
-                if (host == NULL) { // what goes to the device goes fast
-                    MUST(cudaHostAlloc((void **)&host, 128 * MIB, 0));
-                }
                 cases[k].run();
                 fflush(stdout);
             }
+        }
+        if (argv[i][0] >= '0' && argv[i][0] <= '9') {
+            seeded((unsigned)atoi(argv[i]));
         }
     }
     return 0;
