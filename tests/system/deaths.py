@@ -359,6 +359,7 @@ def step_end(io):
             p, said = st.saver("-n", "40", "-k", str(KEEP), "-l", "latest", preexec=group.enter)
             q = st.box.start([SAVER, "-p", "m.pt", "-s", "20M", "-n", "40", "-F", "2"], cwd=st.d, preexec=group.enter)
             said_q = Said(q)
+            said_q.starts()  # else what it replaces is newer than all that it has begun
             st.nap()
             s = st.pair()
             st.count.add(pending(s))
