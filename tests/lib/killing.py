@@ -11,27 +11,12 @@ import signal
 import time
 
 from fc import USER, Box, alive
-from kills import pending
+from kills import kill, pending, until_dead
 from rotation import KINDS, RANKS, Rotation
 
 ENDS_JOB = ("job", "engine+job", "keeper+engine")
 WHO = ("engine",) * 5 + ("keeper",) * 3 + ENDS_JOB
 SAVES = 10
-
-
-def _kill(pids):
-    for pid in pids:
-        try:
-            os.kill(pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
-
-
-def _until_dead(pids):
-    """On a busy machine one that dies looks alive for a while, and who kills again then has killed both."""
-    end = time.monotonic() + 5
-    while any(alive(pid) for pid in pids) and time.monotonic() < end:
-        time.sleep(0.002)
 
 
 class Batch:
@@ -102,10 +87,10 @@ class Batch:
                     os.kill(s["keeper_pid"], signal.SIGSTOP)
             closed = r.said.closed
             self.last = who + (" frozen" if frozen else "")
-            _kill(pids)
+            kill(pids)
             if "job" in who:
                 r.kill()
-            _until_dead(pids)
+            until_dead(pids)
             self.done += 1
             counts = bool(pending(s))
             self.counted += counts

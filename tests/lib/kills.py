@@ -3,11 +3,13 @@
 # kills: what the kill and power-cut tests share: what a saver has said so far, what its directory must hold then, and
 # counting: a kill counts only if something was pending at that instant, and too few counting ones fail the run.
 
+import contextlib
 import os
 import random
+import signal
 import threading
 
-from fc import MIB, check_saves, eventually, victim
+from fc import MIB, alive, check_saves, eventually, victim
 
 RATE = int(os.environ.get("RATE") or 80) * MIB  # of throttled disks
 SAVER = os.environ.get("SAVER") or victim("saver")  # cuda_saver: long/adopt.py
@@ -127,6 +129,17 @@ class Counter:
     def verdict(self):
         assert self.counted >= self.wanted, "only %d of %d had something pending (%d wanted)" % (
             self.counted, self.done, self.wanted)
+
+
+def kill(pids):
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
+def until_dead(pids):
+    """On a busy machine one that dies looks alive for a while, and who kills again then has killed both."""
+    eventually("the death of %s" % pids, lambda: not any(map(alive, pids)), step=0.002)
 
 
 def pending(status):

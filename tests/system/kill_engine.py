@@ -14,26 +14,21 @@ import time
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
 from fc import *  # noqa: E402,F403
 from disks import LoopFS, SlowGroup, disk_box  # noqa: E402
-from kills import RATE, SAVER, Counter, Said, check_history, pending, rotated  # noqa: E402
+from kills import RATE, SAVER, Counter, Said, check_history, kill, pending, rotated, until_dead  # noqa: E402
 
 KEEP = 2
 
 
 def kill_some(box, p, count, victims):
     """Kills what is named, if both live, when the job `p` has something pending, or for a second has not: on a busy
-    machine that is rarely so. True when it was done."""
+    machine that is rarely so."""
     s, end = box.status(), time.monotonic() + 1
     while s and not pending(s) and p.poll() is None and time.monotonic() < end:
         s = box.status()
-    if not s or not alive(s["engine_pid"]):
-        return False
-    count.add(pending(s))
-    for v in victims:
-        try:
-            os.kill(s[v], 9)
-        except ProcessLookupError:
-            pass
-    return True
+    if s and alive(s["engine_pid"]) and alive(s["keeper_pid"]):
+        count.add(pending(s))
+        kill([s[v] for v in victims])
+        until_dead([s[v] for v in victims])
 
 
 def run(name, who, io, victims_of, wanted, fsync=False):
