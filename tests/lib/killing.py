@@ -34,7 +34,7 @@ class Batch:
     def run(self):
         """What went wrong: None or text with all that is needed to see it again."""
         try:
-            while self.counted < self.wanted and self.done < 3 * self.wanted:
+            while self.counted < self.wanted and self.done < 10 * self.wanted:
                 self.job()
         except AssertionError as e:
             return str(e)

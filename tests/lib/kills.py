@@ -120,7 +120,7 @@ class Counter:
         self.rng = random.Random(seed)
 
     def more(self):
-        return self.counted < self.wanted and self.done < 5 * self.wanted  # a busy machine leaves little to be hit
+        return self.counted < self.wanted and self.done < 10 * self.wanted  # a busy machine leaves little to be hit
 
     def add(self, pending):
         self.done += 1
