@@ -87,18 +87,24 @@ def nobody_watched():
 
 
 def watched():
-    """A line a second or somewhat more, whose rates add up to what was written, or somewhat less."""
+    """A line a second or more, whose rates are those of what it says has been written since the line before."""
+    began = time.monotonic()
     p = box.start([BIN, "status", "--watch", "--json"], cwd="/", shim=False, env={"FASTCKPT_RUNTIME_DIR": box.rt})
-    first = json.loads(p.stdout.readline())
-    assert first["bytes_per_second"] is None and first["engine_pid"] > 0, first
+    said = [json.loads(p.stdout.readline())]
+    assert said[0]["bytes_per_second"] is None and said[0]["engine_pid"] > 0, said
     box.run(["dd", "if=/dev/zero", "of=big.pt", "bs=4M", "count=10"])
-    rates = []
-    while len(rates) < 10 and sum(rates[:-1]) < 20e6:
-        rates.append(json.loads(p.stdout.readline())["bytes_per_second"])
+    box.wait()
+    written = [sum(d["written_bytes"] for d in said[0]["devices"])]
+    while written[-1] < written[0] + 40e6 or written[-1] > written[-2]:
+        assert time.monotonic() - began < 60, said
+        said.append(json.loads(p.stdout.readline()))
+        written.append(sum(d["written_bytes"] for d in said[-1]["devices"]))
+        new, rate = written[-1] - written[-2], said[-1]["bytes_per_second"]
+        assert new / (time.monotonic() - began) <= rate + 1 and rate <= new / 0.9, (new, rate, said)
     p.send_signal(signal.SIGINT)
     p.communicate(timeout=10)
     assert p.returncode == 0, p.returncode
-    assert 20e6 < sum(rates) < 42e6, rates  # but for the first MiB
+    assert 40e6 < written[-1] - written[0] < 42e6, said  # but for the first MiB
 
 
 def two_on_one_disk():
