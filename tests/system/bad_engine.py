@@ -90,7 +90,7 @@ def talk(box, datagrams, fds=()):
                 if i % 8 == 0:
                     s and s.close()
                     s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-                    s.settimeout(2)
+                    s.settimeout(30)
                     s.connect(name)
                 try:
                     if fds and i % 3 == 0:
@@ -100,7 +100,7 @@ def talk(box, datagrams, fds=()):
                 except OSError:  # it hung up on us, as it should
                     s.close()
                     s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-                    s.settimeout(2)
+                    s.settimeout(30)
                     s.connect(name)
             s and s.close()
     finally:
@@ -160,7 +160,7 @@ def hello(box, pidfd, tool):
     os.chdir(box.rt)
     try:
         s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        s.settimeout(5)
+        s.settimeout(30)
         s.connect(sockets(box)[0])
     finally:
         os.chdir(here)

@@ -437,7 +437,7 @@ def pid_one_killed(io):
             st.nap(0, 0.3)
             said_then = said.closed
             os.kill(child_of(p.pid), signal.SIGKILL)
-            p.wait(10)
+            p.wait(60)
             said.join()
             st.fs.throttle(0)
             st.from_disk()
