@@ -31,7 +31,7 @@ def on_simulated_disk():
 
 
 def without_sync():
-    assert cuts("c1", "ext4", 5, False, "uring", ENGINE=engine(1)), "five cuts found nothing wrong"
+    assert cuts("c1", "ext4", 40, False, "uring", canary=True, ENGINE=engine(1)), "forty cuts found nothing wrong"
 
 
 def without_fence():
@@ -41,7 +41,7 @@ def without_fence():
 
 
 def before_the_bytes():
-    assert cuts("c3", "ext4", 5, False, "uring", ENGINE=engine(3)), "five cuts found nothing wrong"
+    assert cuts("c3", "ext4", 40, False, "uring", canary=True, ENGINE=engine(3)), "forty cuts found nothing wrong"
 
 
 if __name__ == "__main__":
