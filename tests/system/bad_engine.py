@@ -243,7 +243,7 @@ def terminated():
         for pid in (s["keeper_pid"], s["engine_pid"]):
             os.kill(pid, sig)
         time.sleep(0.1)
-    out, err = p.communicate(timeout=40)
+    out, err = p.communicate(timeout=60)
     assert p.returncode == 0, out + err
     got = check_saves(os.path.join(box.d, "m-%d.pt" % i) for i in range(1, 11))
     assert all(v[0] == "whole" for v in got.values()), got

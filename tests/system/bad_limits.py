@@ -202,7 +202,7 @@ def closed_stdio():
     for shim, d in ((False, box.native_d), (True, box.d)):
         p = box.start([victim("ops"), "o:5:wct:644:zero.pt", "o:6:wct:644:m.pt", "W:6:9M:1", "W:5:9M:2", "f:5", "c:6",
                        "c:5"], shim=shim, cwd=d, preexec=close_all)
-        rc = p.wait(30)
+        rc = p.wait(60)
         if not shim:
             native = rc
         assert rc == native, "ended with %s, natively with %s" % (rc, native)

@@ -38,7 +38,7 @@ def below_budget(uid, io):
 def below(uid, io, limit):
     cg = group("below-%s-%d" % (io, limit), limit)
     box = Box("below-" + io, uid=uid, io=io, cgroup=cg, STAGING="1G")
-    r = box.run([SAVER, "-p", "m-%d.pt", "-s", "100M", "-n", "5"], timeout=30)
+    r = box.run([SAVER, "-p", "m-%d.pt", "-s", "100M", "-n", "5"], timeout=100)
     assert r.rc == 0, repr(r)
     box.wait()
     for i in range(1, 6):

@@ -162,7 +162,7 @@ def grows_later(who):
     p.stdout.readline()
     sh("chattr", "+a", box.d)
     try:
-        _, err = p.communicate("\n", timeout=30)
+        _, err = p.communicate("\n", timeout=60)
         assert "m.pt is not published" in err or "m.pt" in box.engine_log(), err
         assert box.status()["failures"] == 1, box.engine_log()
         assert not box.leftovers() and checksum(box.d + "/m.pt") == before, os.listdir(box.d)

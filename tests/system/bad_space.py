@@ -90,7 +90,7 @@ def full_then_room(fs, box):
 def reserved_ahead(fs, box):
     """What fits natively fits: space reserved ahead for saves that wait for a slow disk is not missing to others."""
     fs.throttle(8 * MIB)
-    r = box.run([SAVER, "-p", "m-%d.pt", "-s", "9M", "-n", "7"], timeout=40)
+    r = box.run([SAVER, "-p", "m-%d.pt", "-s", "9M", "-n", "7"], timeout=60)
     fs.throttle(0)
     assert "failed" not in r.out and r.rc == 0, "63 of %d MiB: %r" % (fs.free_bytes() // MIB, r)
     box.wait()
@@ -356,7 +356,7 @@ def eio_deaf(fs, box):
     assert complete(box)[-3:] == [9, 10, 11] and 8 not in complete(box), complete(box)
     log = box.engine_log()
     assert log.count("nothing is deleted or replaced") == 1 and log.count("has been saved there") == 2, log
-    p.communicate(timeout=30)
+    p.communicate(timeout=60)
 
 
 def eio_kill_in_fsync(fs, box):

@@ -308,7 +308,7 @@ def terminated(io):
                 sent = group.signal(signal.SIGTERM)
                 assert s["engine_pid"] in sent and s["keeper_pid"] in sent, (s, sent)
             st.fs.throttle(0)
-            out, err = p.communicate(timeout=40)
+            out, err = p.communicate(timeout=60)
             assert p.returncode == 0 and "saved" in out and " 0 failures" in err, (p.returncode, out, err[-500:])
             closed = out.count("closed") + 1
             bad = [n for n in ["final.pt"] + ["n%d.pt" % i for i in range(closed)]

@@ -205,7 +205,7 @@ def met(name, shim=True, rounds=None, stop=False, limit=80, **config):
     except subprocess.TimeoutExpired:
         raise AssertionError("the reader waits for ever; %s" % box.status())
     if looker.returncode == 0:
-        owner.communicate(timeout=20)
+        owner.communicate(timeout=60)
     if shim and looker.returncode == 0:
         w = box.wait()
         assert w.rc == 0 and box.status()["staging_used"] == 0, "%r %s" % (w, box.status())

@@ -46,7 +46,7 @@ def both_gone(who, io):
             count.add(pending(box.kill_pair()))
             fs.throttle(0)
             try:
-                rc = p.wait(40)
+                rc = p.wait(60)
             except Exception:
                 raise AssertionError("the job hangs: %s" % said.now())
             said.join()

@@ -197,7 +197,7 @@ def slower():
     """What is on its way now is still that when a busy machine comes to look."""
     base()
     with contextlib.suppress(Skip):
-        fs.throttle(6 * MIB)
+        fs.throttle(2 * MIB)
     try:
         yield
     finally:
