@@ -11,7 +11,8 @@
 #include <time.h>
 #include <unistd.h>
 
-struct sim sim = {.lock = PTHREAD_MUTEX_INITIALIZER, .moved = PTHREAD_COND_INITIALIZER, .devices = 1, .scale = 1};
+struct sim sim = {
+    .lock = PTHREAD_MUTEX_INITIALIZER, .moved = PTHREAD_COND_INITIALIZER, .devices = 1, .scale = 1, .d2h = 1};
 
 struct order { // of a failure
     char name[64];
@@ -63,6 +64,8 @@ __attribute__((constructor)) static void read_environment(void) {
     }
     text = getenv("SIMCUDA_SCALE");
     sim.scale = text != NULL ? atof(text) : 1;
+    text = getenv("SIMCUDA_D2H");
+    sim.d2h = text != NULL ? atof(text) : 1;
     atexit(at_end);
 }
 

@@ -57,6 +57,7 @@ static cudaError_t examine(struct copy *c, void *dst, size_t dpitch, const void 
     c->op = (struct sim_op){.kind = COPY, .dst = to, .src = from, .width = width, .height = height, .dpitch = dpitch,
                             .spitch = spitch, .direction = direction};
     c->op.rate = direction == D2D || direction == H2H ? 1000 * GB : host == PINNED ? 25 * GB : 5 * GB;
+    c->op.rate *= direction == D2H ? sim.d2h : 1;
     c->op.pinned = host == PINNED && direction == D2H ? to : host == PINNED && direction == H2D ? from : NULL;
     char *end = stpcpy(c->text, directions[direction]);
     if (direction == D2H || direction == H2D) {

@@ -6,6 +6,7 @@
 //
 //   SIMCUDA_TRACE=FILE         a line for every call, as it returns: process.thread number name(what) = error
 //   SIMCUDA_SCALE=X            rates of copies, by this factor (1: pageable 5 GB/s, pinned 25, D2D 1000); 0: no wait
+//   SIMCUDA_D2H=X              rates of copies to the host, by this factor besides (1)
 //   SIMCUDA_MEMORY=MIB         memory of each device (4096)
 //   SIMCUDA_PINNED=MIB         what may be pinned (no limit)
 //   SIMCUDA_DEVICES=N          how many (1)
@@ -67,7 +68,7 @@ struct sim {
     pthread_cond_t moved; // something was done, or there is something to do
     cudaError_t broken;   // of the context, for good
     unsigned devices;
-    double scale;
+    double scale, d2h;
 };
 extern struct sim sim;
 

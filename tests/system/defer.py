@@ -60,7 +60,7 @@ def killed():
     replaced = os.path.join(box.d, "killed")
     write_file(replaced, 1000)
     box.own(replaced)
-    r = box.run([victim("cuda_defer"), box.d, "killed"], env=sim_env(scale=0.004))
+    r = box.run([victim("cuda_defer"), box.d, "killed"], env=sim_env(scale=0.02, D2H=0.005))
     assert r.rc == -signal.SIGKILL and "unlink 0" in r.out, r
     box.wait()
     assert sorted(os.listdir(box.d)) == ["killed", "old"] and os.path.getsize(replaced) == 1000, os.listdir(box.d)
