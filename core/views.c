@@ -80,7 +80,8 @@ enum verdict views_lend(struct engine *e, struct entry *en) {
     l->state = state;
     l->taken = 0;
     l->client = named->client;
-    if (!f) {
+    if (!f) { // renamed, and none that was captured: whether somebody has it open to write is to be asked of the kernel
+        l->taken = named->kind == SLOT_RENAME;
         l->size = 0;
         l->mtime = (struct timespec){0};
         return lend_inode(e, en, named);

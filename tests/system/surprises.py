@@ -64,6 +64,23 @@ for i in range(8):
         print(os.waitpid(os.posix_spawn('program', ['program'], os.environ), 0)[1])
 """
 
+RENAMED = """
+import os, subprocess, sys
+other = "import os\\nos.rename('x', 'y')\\nf = os.open('y', os.O_WRONLY | os.O_CREAT | os.O_TRUNC)\\n" \\
+        "print('open', flush=True)\\ninput()\\nos.write(f, b'B' * 1000)\\nos.close(f)\\n"
+for mode in (os.O_RDWR | os.O_CREAT | os.O_EXCL, os.O_WRONLY | os.O_CREAT | os.O_APPEND, os.O_RDWR | os.O_CREAT):
+    f = os.open('x', mode)
+    os.write(f, b'a' * (2 << 20))
+    p = subprocess.Popen([sys.executable, '-c', other], stdin=-1, stdout=-1)
+    p.stdout.readline()
+    os.pwrite(f, b'A' * 3000000, 0)
+    p.communicate(b'.')
+    a, b = os.fstat(f), os.stat('y')
+    os.close(f)
+    print(a.st_ino == b.st_ino, os.path.getsize('y'), open('y', 'rb').read(1001))
+    os.unlink('y')
+"""
+
 SAVES = """
 import os, time
 for i in range(5):
@@ -381,6 +398,11 @@ def links(box):
     as_natively(box, LINKS)
 
 
+def renamed_and_written(box):
+    """Another process has it open to write, it is renamed, and saved over: both write to one file."""
+    as_natively(box, RENAMED)
+
+
 def saved_program(box):
     as_natively(box, PROGRAM)
 
@@ -397,5 +419,5 @@ def closed_directory(box):
 
 run_cases([(f.__name__, lambda f=f: with_box(f.__name__, f))
            for f in (redirected, child_sees, holes, tar_after_save, short_write, saves_are_no_logs, forks_beside_savers,
-                     ended_children, others_look, redirected_output, other_writers, saves_over, links, saved_program,
-                     by_number, closed_directory)])
+                     ended_children, others_look, redirected_output, other_writers, saves_over, links, renamed_and_written,
+                     saved_program, by_number, closed_directory)])
