@@ -181,8 +181,11 @@ static int open_shadow(struct place *p, const struct request *rq, const struct l
         return native(p, rq);
     }
     // Who has taken it back may be writing it still. When it has its name, the kernel says whether he is.
-    int r = base->fd >= 0 && base->taken ? SHADOW_WRITTEN
-                                         : shadow_make(p, base->fd, names_gone(word), rq->flags, rq->mode, &s);
+    bool taken = base->fd >= 0 && base->taken, gone = names_gone(word);
+    int r = taken ? SHADOW_WRITTEN : shadow_make(p, base->fd, gone, rq->flags, rq->mode, &s);
+    if ((r == -ENOSPC || r == -EDQUOT) && names_wait(WAIT_SPACE) >= 0) { // what was closed before may give some back
+        r = shadow_make(p, base->fd, gone, rq->flags, rq->mode, &s);
+    }
     if (r == SHADOW_WRITTEN && rq->looks + 1 < OPEN_LOOKS) {
         return OPEN_AGAIN;
     }

@@ -188,16 +188,16 @@ static int open_base(int base, int flags) {
 static int make_over(const struct place *p, int old, const struct stat *st, int flags, struct shadow *s) {
     s->old = old;
     s->fd = make_inode(p, flags, 0600, s->hidden);
+    int r = s->fd < 0 ? s->fd : copy_meta(old, st, s->fd);
     if (s->fd < 0) {
         shadow_forget_old(s);
-        return SHADOW_NATIVE; // a directory that is not writable, no space: the native open may still succeed
-    }
-    if (copy_meta(old, st, s->fd) < 0) {
+    } else if (r < 0) {
         shadow_drop(p, s);
-        return SHADOW_NATIVE;
     }
-    s->replaces = true;
-    return 0;
+    s->replaces = r >= 0;
+    // Natively it would be truncated, but that needs no space: the old file stays (P6). Else, a directory that is not
+    // writable, an attribute that cannot be given: the native open may still succeed.
+    return r >= 0 ? 0 : r == -ENOSPC || r == -EDQUOT ? r : SHADOW_NATIVE;
 }
 
 int shadow_make(const struct place *p, int base, bool gone, int flags, mode_t mode, struct shadow *s) {

@@ -97,6 +97,21 @@ def reserved_ahead(fs, box):
     assert all(whole(box, "m-%d.pt" % i) == ("whole", i) for i in range(1, 8))
 
 
+def no_inodes(fs, box):
+    """Not even an inode is left for what is to replace an older file: the open says so, and the old file stays."""
+    old_save(box)
+    many = os.path.join(fs.at, "many")
+    os.mkdir(many)
+    for i in range(os.statvfs(fs.at).f_ffree):
+        os.close(os.open(os.path.join(many, str(i)), os.O_CREAT | os.O_WRONLY))
+    r = box.ops("o:0:wct:644:m.pt")
+    assert r.lines()[:1] == ["open=ENOSPC"], repr(r)
+    assert whole(box) == ("whole", 1), whole(box)
+    os.unlink(os.path.join(many, "0"))
+    r = box.run([SAVER, "-p", "m.pt", "-s", "16M", "-n", "1", "-F", "2"])
+    assert r.rc == 0 and box.wait().rc == 0 and whole(box) == ("whole", 2), repr(r)
+
+
 FILL = """
 import os, sys
 f, left, piece = os.open('m.pt', os.O_WRONLY | os.O_CREAT | os.O_TRUNC), int(sys.argv[1]), os.urandom(1 << 20)
@@ -376,7 +391,7 @@ def eio_kill_in_fsync(fs, box):
 CASES = []
 turn = 0
 for who in WHO:
-    for maker, fns in ((full, (full_over_old, full_new_name, full_then_room, reserved_ahead)),
+    for maker, fns in ((full, (full_over_old, full_new_name, full_then_room, reserved_ahead, no_inodes)),
                        (broken, (eio_after_close, eio_before_close, eio_then_delete, eio_deaf, eio_kill_in_fsync))):
         for fn in fns:
             for io in ("uring", "threads"):
