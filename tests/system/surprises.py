@@ -419,5 +419,5 @@ def closed_directory(box):
 
 run_cases([(f.__name__, lambda f=f: with_box(f.__name__, f))
            for f in (redirected, child_sees, holes, tar_after_save, short_write, saves_are_no_logs, forks_beside_savers,
-                     ended_children, others_look, redirected_output, other_writers, saves_over, links, renamed_and_written,
-                     saved_program, by_number, closed_directory)])
+                     ended_children, others_look, redirected_output, other_writers, saves_over, links,
+                     renamed_and_written, saved_program, by_number, closed_directory)])
