@@ -60,6 +60,15 @@ static void protected(void) {
     close(fd);
 }
 
+// Ends a case: what the device has now comes here and is saved, too.
+static void print_both(const char *name, int fd, const char *a, const char *dev) {
+    char *b = memory(SIZE);
+    copy(b, dev, SIZE);
+    put(fd, b, SIZE);
+    printf("%s: %016lx %016lx\n", name, sum(a, SIZE), sum(b, SIZE));
+    close(fd);
+}
+
 // Over a part of what has come, or is on its way: large and small, and to the device and back.
 static void once_more(void) {
     int fd = begin("once_more");
@@ -72,11 +81,7 @@ static void once_more(void) {
     MUST(cudaMemcpy(e, a, SIZE, cudaMemcpyHostToDevice));
     copy(a, e, SIZE);
     put(fd, a, SIZE);
-    char *b = memory(SIZE);
-    copy(b, e, SIZE);
-    put(fd, b, SIZE);
-    printf("once_more: %016lx %016lx\n", sum(a, SIZE), sum(b, SIZE));
-    close(fd);
+    print_both("once_more", fd, a, e);
 }
 
 // Pinned: to the device at once, from there, and no more.
@@ -91,11 +96,7 @@ static void pinned(void) {
     MUST(cudaMemcpyAsync(d, a, SIZE, cudaMemcpyHostToDevice, streams[3]));
     MUST(cudaStreamSynchronize(streams[3]));
     MUST(cudaHostUnregister(a));
-    char *b = memory(SIZE);
-    copy(b, d, SIZE);
-    put(fd, b, SIZE);
-    printf("pinned: %016lx %016lx\n", sum(a, SIZE), sum(b, SIZE));
-    close(fd);
+    print_both("pinned", fd, a, d);
 }
 
 // Another process reads it, and writes to it.
