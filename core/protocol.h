@@ -147,7 +147,7 @@ struct msg_lend {    // question: name, flags. Answer: the rest
     uint32_t flags;  // LEND_*
     uint32_t state;  // enum name_state
     uint32_t client; // who captured it
-    uint32_t taken;  // a program has opened it to write since it was closed
+    uint32_t taken;  // a program has opened it to write since it was closed; or may have, for it was only renamed
     uint64_t size;         // as known to the engine: at least what is handed over
     struct timespec mtime; // zero: the kernel's
     char name[NAME_CAP];

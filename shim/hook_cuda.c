@@ -90,7 +90,7 @@ int hook_cudaDeviceReset(void) {
     return r;
 }
 
-// Nor does it wait, while it pins pages, for one that is late.
+// Nor does a driver wait, while it pins pages, for one that is late.
 SYMBOL(cudaHostRegister);
 int hook_cudaHostRegister(void *p, size_t len, unsigned flags) {
     struct target t = TARGET(cudaHostRegister);

@@ -22,7 +22,8 @@ struct shadow {
  * Makes the shadow for an open of `p` with `flags` (O_WRONLY|O_TRUNC and perhaps O_CREAT). Its descriptor is the
  * lowest free one: p->dir and `base` must be high. `base` (or -1) is the pending inode of this name, if there is one;
  * else what stands under the name counts, unless it is going to be deleted (`gone`). 0 with `s` filled, SHADOW_NATIVE,
- * SHADOW_WRITTEN, or the error that the native open has.
+ * SHADOW_WRITTEN, the error that the native open has, or -ENOSPC or -EDQUOT: there is no room for another inode beside
+ * the old one, which natively would be truncated.
  */
 int shadow_make(const struct place *p, int base, bool gone, int flags, mode_t mode, struct shadow *s);
 /** Closes `old`: once the engine has it, or nobody is to. */
